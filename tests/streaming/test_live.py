@@ -42,16 +42,16 @@ def listen(live: LiveTranscription, samples_T: NDArray[np.int16], chunk: int) ->
     """All events of samples that come in chunks; what is heard is one word for each second of audio."""
     events: list[Event] = []
 
-    def hear() -> None:
-        while (hearing := live.next_hearing()) is not None:
-            names = [f"w{second}" for second in range(1 + len(hearing.samples_T) // 16_000)]
-            events.extend(live.answer(hearing, Hypothesis(id="h", text=" ".join(names), words=tuple(words_of(*names)))))
+    def transcribe() -> None:
+        while (part := live.next_part()) is not None:
+            names = [f"w{second}" for second in range(1 + len(part.samples_T) // 16_000)]
+            events.extend(live.answer(part, Hypothesis(id="h", text=" ".join(names), words=tuple(words_of(*names)))))
 
     for start in range(0, len(samples_T), chunk):
         events += live.feed(samples_T[start : start + chunk])
-        hear()
+        transcribe()
     live.commit()
-    hear()
+    transcribe()
     return events
 
 
@@ -97,15 +97,15 @@ def test_the_segment_is_transcribed_again_as_it_grows_and_once_as_a_whole(speech
     lengths, extents = [], []
     for start in range(0, 16_000, 800):
         assert live.feed(speech[start : start + 800]) == []
-        if (hearing := live.next_hearing()) is not None:
-            lengths.append(len(hearing.samples_T))
-            extents.append(hearing.extent)
-            assert live.next_hearing() is None  # until it is answered
-            live.answer(hearing, Hypothesis(id="h", text=""))
+        if (part := live.next_part()) is not None:
+            lengths.append(len(part.samples_T))
+            extents.append(part.extent)
+            assert live.next_part() is None  # until it is answered
+            live.answer(part, Hypothesis(id="h", text=""))
     assert set(extents) == {Extent.SO_FAR}
     assert lengths == [4000, 8000, 12_000, 16_000]
     live.commit()
-    last = live.next_hearing()
+    last = live.next_part()
     assert last is not None
     assert (last.extent, len(last.samples_T), last.start_ms) == (Extent.LAST, 16_000, 0)
     assert live.is_unfinished
@@ -121,9 +121,9 @@ def test_speech_without_a_pause_is_divided_and_no_sample_is_lost(speech: NDArray
     for start in range(0, len(voiced_T), 3000):
         live.feed(voiced_T[start : start + 3000])
     live.commit()
-    while (hearing := live.next_hearing()) is not None:
-        parts.append(hearing)
-        events = live.answer(hearing, Hypothesis(id="h", text="a", words=tuple(words_of("a"))))
+    while (part := live.next_part()) is not None:
+        parts.append(part)
+        events = live.answer(part, Hypothesis(id="h", text="a", words=tuple(words_of("a"))))
     assert [part.extent for part in parts] == [Extent.PART] * (len(parts) - 1) + [Extent.LAST]
     assert len(parts) >= len(voiced_T) // 32_000
     assert all(len(part.samples_T) <= 32_000 for part in parts)
@@ -137,14 +137,14 @@ def test_speech_without_a_pause_is_divided_and_no_sample_is_lost(speech: NDArray
 def test_what_is_cleared_is_forgotten(speech: NDArray[np.int16]) -> None:
     live = LiveTranscription(SEGMENT, 240, endpointing=False)
     live.feed(speech[:16_000])
-    hearing = live.next_hearing()
-    assert hearing is not None
+    part = live.next_part()
+    assert part is not None
     live.clear()
     assert not live.is_unfinished
-    assert live.answer(hearing, Hypothesis(id="h", text="late", words=tuple(words_of("late")))) == []
+    assert live.answer(part, Hypothesis(id="h", text="late", words=tuple(words_of("late")))) == []
     live.feed(speech[16_000:32_000])
     live.commit()
-    last = live.next_hearing()
+    last = live.next_part()
     assert last is not None
     assert (last.start_ms, len(last.samples_T)) == (1000, 16_000)
 
@@ -155,7 +155,7 @@ def test_memory_does_not_grow_in_silence() -> None:
     for _ in range(20):
         assert live.feed(noise_T) == []
     assert len(live._audio_T) < 4000
-    assert (live.end_ms, live.next_hearing()) == (20_000, None)
+    assert (live.end_ms, live.next_part()) == (20_000, None)
 
 
 @settings(max_examples=20, deadline=None)

@@ -40,7 +40,7 @@ def listen(
         transcribe_by_server(target, blocks, words, segment)
         return
     recognizer = load_recognizer(cfg, target, threads=cfg.serve.threads)
-    live = LiveTranscription(cfg.segment, cfg.serve.hear_every_ms)
+    live = LiveTranscription(cfg.segment, cfg.serve.partial_every_ms)
 
     def show(events: Sequence[Event]) -> None:
         for event in events:
@@ -49,19 +49,19 @@ def listen(
             elif isinstance(event, SegmentDone):
                 segment(_segment(event))
 
-    def hear() -> None:
-        while (hearing := live.next_hearing()) is not None:
-            [hypothesis] = recognizer.transcribe_batch([hearing.samples_T])
-            show(live.answer(hearing, hypothesis))
+    def transcribe() -> None:
+        while (part := live.next_part()) is not None:
+            [hypothesis] = recognizer.transcribe_batch([part.samples_T])
+            show(live.answer(part, hypothesis))
 
     try:
         for block_T in blocks:
             show(live.feed(block_T))
-            hear()
+            transcribe()
     except KeyboardInterrupt:
         log.info("listen: interrupted")
     live.commit()
-    hear()
+    transcribe()
     recognizer.close()
 
 

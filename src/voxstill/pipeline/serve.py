@@ -52,7 +52,7 @@ def serve(
     """
     check_packages()
     from voxstill.serving import run
-    from voxstill.serving.gate import Keys
+    from voxstill.serving.middleware import Keys
     from voxstill.serving.models import model_source
     from voxstill.serving.versions import BATCH_MS
 

@@ -22,8 +22,8 @@ from voxstill.core.monitor import log
 from voxstill.core.version import __version__
 from voxstill.serving.admin import Admin
 from voxstill.serving.errors import RequestError
-from voxstill.serving.gate import Gate, Keys
 from voxstill.serving.metrics import CONTENT_TYPE, ServerMetrics
+from voxstill.serving.middleware import Keys, RequestMiddleware
 from voxstill.serving.models import Models, ModelSource, Opener
 from voxstill.serving.realtime import RealtimeSession
 from voxstill.serving.transcriptions import Transcriptions
@@ -68,7 +68,7 @@ class TranscriptionServer:
         ]
         handlers = {RequestError: _refused, HTTPException: _http_error, Exception: _failed}
         app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
-        self.app = Gate(app, keys, self.metrics, [route.path for route in routes])
+        self.app = RequestMiddleware(app, keys, self.metrics, [route.path for route in routes])
 
     async def load(self, sources: Sequence[ModelSource]) -> None:
         """Load all models; `/ready` says 200 when each has transcribed something. VoxstillError where one cannot."""

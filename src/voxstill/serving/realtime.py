@@ -23,7 +23,7 @@ from voxstill.serving.models import Models
 from voxstill.serving.session import SessionOptions
 from voxstill.serving.transcriptions import hints_for
 from voxstill.serving.versions import Version
-from voxstill.streaming.events import Event, Extent, Hearing, SegmentDone, SpeechStarted, SpeechStopped, WordsAdded
+from voxstill.streaming.events import Event, Extent, SegmentDone, SegmentPart, SpeechStarted, SpeechStopped, WordsAdded
 from voxstill.streaming.live import LiveTranscription
 from voxstill.streaming.pcm_stream import PcmStream
 
@@ -42,7 +42,7 @@ class RealtimeSession:
         default_model = websocket.query_params.get("model") or (models.names[0] if len(models.names) == 1 else None)
         self._options = SessionOptions(segment=cfg.segment, model=default_model)
         self._pcm = PcmStream(self._options.rate_hz)
-        self._live = LiveTranscription(cfg.segment, cfg.serve.hear_every_ms)
+        self._live = LiveTranscription(cfg.segment, cfg.serve.partial_every_ms)
         self._changed = asyncio.Event()
         self._answered = asyncio.Event()
         self._items: dict[int, str] = {}
@@ -137,28 +137,28 @@ class RealtimeSession:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while (hearing := self._live.next_hearing()) is not None:
-                await self._hear(hearing)
+            while (part := self._live.next_part()) is not None:
+                await self._transcribe_part(part)
                 self._answered.set()
 
-    async def _hear(self, hearing: Hearing) -> None:
-        """Transcribe a hearing, and tell the client; while the server is overloaded only whole parts."""
+    async def _transcribe_part(self, part: SegmentPart) -> None:
+        """Transcribe a part, and tell the client; while the server is overloaded only whole parts."""
         try:
-            version = self._version_of(hearing.segment)
-            if hearing.extent is Extent.SO_FAR and version.queued_s > self._cfg.serve.max_queue_s:
-                self._live.skip(hearing)
+            version = self._version_of(part.segment)
+            if part.extent is Extent.SO_FAR and version.queued_s > self._cfg.serve.max_queue_s:
+                self._live.skip(part)
                 return
             hints = hints_for(version, self._options.language, self._options.keywords)
-            hypothesis = await self._models.transcribe(version, hearing.samples_T, hints)
+            hypothesis = await self._models.transcribe(version, part.samples_T, hints)
         except RequestError as error:  # a model or hint that was there when the session was updated
             hypothesis = Hypothesis(id="", text="", error=error.message, finish="failed")
         except Exception as error:
-            log.exception("serve: a hearing has failed")
+            log.exception("serve: a part has failed")
             hypothesis = Hypothesis(id="", text="", error=f"the server has failed: {type(error).__name__}")
-        await self._tell(self._live.answer(hearing, hypothesis))
+        await self._tell(self._live.answer(part, hypothesis))
 
     def _version_of(self, segment: int | None) -> Version:
-        """The version that transcribes a segment from its first hearing to its last; RequestError without a model."""
+        """The version that transcribes a segment from its first part to its last; RequestError without a model."""
         if segment is not None and segment in self._versions:
             return self._versions[segment][0]
         if self._options.model is None:

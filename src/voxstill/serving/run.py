@@ -16,7 +16,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.serving.app import TranscriptionServer
-from voxstill.serving.gate import Keys
+from voxstill.serving.middleware import Keys
 from voxstill.serving.models import ModelSource, Opener
 
 _KEEP_ALIVE_S = 75

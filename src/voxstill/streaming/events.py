@@ -62,7 +62,7 @@ Event = SpeechStarted | SpeechStopped | WordsAdded | SegmentDone
 
 
 class Extent(Enum):
-    """How much of a segment a hearing is of."""
+    """How much of a segment a part is of."""
 
     SO_FAR = "so far"
     """All since its start or its last part; more follows."""
@@ -73,7 +73,7 @@ class Extent(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
+class SegmentPart:
     """Samples that are to be transcribed now, int16 at 16 kHz."""
 
     segment: int

@@ -1,6 +1,6 @@
 """Live transcription of a stream with any recogniser: speech is found by the VAD and transcribed again as it grows.
 
-It does no inference and waits for nothing: `feed` takes samples, `next_hearing` says what is to be transcribed, and
+It does no inference and waits for nothing: `feed` takes samples, `next_part` says what is to be transcribed, and
 `answer` takes the hypothesis. Both give events.
 """
 
@@ -17,7 +17,7 @@ from voxstill.core import pcm
 from voxstill.core.config import Segment
 from voxstill.core.records import Hypothesis, Word
 from voxstill.streaming.agreement import Agreement
-from voxstill.streaming.events import Event, Extent, Hearing, SegmentDone, SpeechStarted, SpeechStopped, WordsAdded
+from voxstill.streaming.events import Event, Extent, SegmentDone, SegmentPart, SpeechStarted, SpeechStopped, WordsAdded
 
 _NO_SAMPLES = np.zeros(0, np.int16)
 
@@ -37,14 +37,14 @@ class LiveTranscription:
     """Segments of speech in a stream of int16 samples at 16 kHz, and their words while they are spoken.
 
     A segment ends at a pause, as `segment` says, or with `commit`; without `endpointing` with `commit` alone. It is
-    transcribed again after each `hear_every_ms`, and words that two hypotheses in a row agree on are added
+    transcribed again after each `partial_every_ms`, and words that two hypotheses in a row agree on are added
     (LocalAgreement-2). At its end it is transcribed once as a whole. Speech longer than `segment.max_ms` is divided
     where it is least likely to be a word.
     """
 
-    def __init__(self, segment: Segment, hear_every_ms: int, *, endpointing: bool = True) -> None:
+    def __init__(self, segment: Segment, partial_every_ms: int, *, endpointing: bool = True) -> None:
         self.segment, self.endpointing = segment, endpointing
-        self._hear_every = pcm.ms_to_samples(hear_every_ms)
+        self._partial_every = pcm.ms_to_samples(partial_every_ms)
         self._detector = vad.SpeechDetector()
         self._audio_T, self._first = _NO_SAMPLES, 0  # the samples that are kept, and the position of their first
         self._probs: list[float] = []  # of speech in each window since the segment began
@@ -53,10 +53,10 @@ class LiveTranscription:
         self._speech: tuple[int, int] | None = None  # start and end of the speech since the last pause
         self._open: int | None = None  # the segment that is being spoken
         self._start = 0  # of the part that is not transcribed as a whole yet
-        self._num_segments = self._heard_to = 0
-        self._waiting: deque[Hearing] = deque()
+        self._num_segments = self._transcribed_to = 0
+        self._waiting: deque[SegmentPart] = deque()
         self._texts: dict[int, _Text] = {}
-        self._is_hearing = False
+        self._is_transcribing = False
 
     @property
     def segment_open(self) -> int | None:
@@ -93,7 +93,7 @@ class LiveTranscription:
             start = self._detected - self._first
             windows_WT = self._audio_T[start : start + num_windows * vad.WINDOW].reshape(num_windows, vad.WINDOW)
             for prob in self._detector.probs(windows_WT.astype(np.float32)).tolist():
-                events += self._window_heard(prob)
+                events += self._take_window(prob)
         return events
 
     def commit(self) -> None:
@@ -105,43 +105,43 @@ class LiveTranscription:
     def clear(self) -> None:
         """Drop the segment that is being spoken, and its audio."""
         if self._open is not None:
-            self._waiting = deque(hearing for hearing in self._waiting if hearing.segment != self._open)
+            self._waiting = deque(part for part in self._waiting if part.segment != self._open)
             del self._texts[self._open]
         self._open = self._speech = None
         self._is_speech = False
         self._drop_before(self._end)
 
-    def next_hearing(self) -> Hearing | None:
-        """Return what is to be transcribed now; None where nothing is, or where a hearing has no answer yet.
+    def next_part(self) -> SegmentPart | None:
+        """Return what is to be transcribed now; None where nothing is, or where a part has no answer yet.
 
         Whole parts come first, in order.
         """
-        if self._is_hearing:
+        if self._is_transcribing:
             return None
-        hearing = self._waiting.popleft() if self._waiting else self._so_far()
-        self._is_hearing = hearing is not None
-        return hearing
+        part = self._waiting.popleft() if self._waiting else self._so_far()
+        self._is_transcribing = part is not None
+        return part
 
-    def answer(self, hearing: Hearing, hypothesis: Hypothesis) -> list[Event]:
-        """Take the hypothesis of a hearing; return the words that it adds, and the end of its segment."""
-        self._is_hearing = False
-        text = self._texts.get(hearing.segment)
+    def answer(self, part: SegmentPart, hypothesis: Hypothesis) -> list[Event]:
+        """Take the hypothesis of a part; return the words that it adds, and the end of its segment."""
+        self._is_transcribing = False
+        text = self._texts.get(part.segment)
         if text is None:  # cleared meanwhile
             return []
-        words = hypothesis.words_within(hearing.start_ms, hearing.end_ms)
-        if hearing.extent is Extent.SO_FAR:
-            return _added(hearing.segment, text.agreement.add(words))
+        words = hypothesis.words_within(part.start_ms, part.end_ms)
+        if part.extent is Extent.SO_FAR:
+            return _added(part.segment, text.agreement.add(words))
         text.words += words
         text.hypotheses.append(hypothesis)
         text.error = text.error or hypothesis.error
-        events = _added(hearing.segment, text.agreement.end(words))
+        events = _added(part.segment, text.agreement.end(words))
         text.agreement = Agreement()
-        if hearing.extent is Extent.LAST:
-            del self._texts[hearing.segment]
+        if part.extent is Extent.LAST:
+            del self._texts[part.segment]
             done = SegmentDone(
-                segment=hearing.segment,
+                segment=part.segment,
                 start_ms=text.start_ms,
-                end_ms=hearing.end_ms,
+                end_ms=part.end_ms,
                 words=tuple(text.words),
                 hypotheses=tuple(text.hypotheses),
                 error=text.error,
@@ -149,27 +149,27 @@ class LiveTranscription:
             events.append(done)
         return events
 
-    def skip(self, hearing: Hearing) -> None:
-        """Leave a hearing of a segment so far without an answer."""
-        assert hearing.extent is Extent.SO_FAR
-        self._is_hearing = False
+    def skip(self, part: SegmentPart) -> None:
+        """Leave a part of a segment so far without an answer."""
+        assert part.extent is Extent.SO_FAR
+        self._is_transcribing = False
 
-    def _so_far(self) -> Hearing | None:
+    def _so_far(self) -> SegmentPart | None:
         """The segment that is being spoken, where enough of it is new."""
-        if self._open is None or self._end - max(self._start, self._heard_to) < self._hear_every:
+        if self._open is None or self._end - max(self._start, self._transcribed_to) < self._partial_every:
             return None
-        self._heard_to = self._end
-        return self._hearing(self._open, self._end, Extent.SO_FAR)
+        self._transcribed_to = self._end
+        return self._part(self._open, self._end, Extent.SO_FAR)
 
-    def _hearing(self, segment: int, end: int, extent: Extent) -> Hearing:
-        return Hearing(
+    def _part(self, segment: int, end: int, extent: Extent) -> SegmentPart:
+        return SegmentPart(
             segment=segment,
             start_ms=pcm.samples_to_ms(self._start),
             samples_T=self._audio_T[self._start - self._first : end - self._first].copy(),
             extent=extent,
         )
 
-    def _window_heard(self, prob: float) -> list[Event]:
+    def _take_window(self, prob: float) -> list[Event]:
         """Take the probability of speech in the next window; return what it began and ended."""
         cfg, events = self.segment, list[Event]()
         start, end = self._detected, self._detected + vad.WINDOW
@@ -194,7 +194,7 @@ class LiveTranscription:
         return events
 
     def _begin(self, start: int, *, by_speech: bool) -> list[Event]:
-        self._open, self._start, self._heard_to = self._num_segments, start, start
+        self._open, self._start, self._transcribed_to = self._num_segments, start, start
         self._num_segments += 1
         self._texts[self._open] = _Text(pcm.samples_to_ms(start))
         return [SpeechStarted(segment=self._open, start_ms=pcm.samples_to_ms(start))] if by_speech else []
@@ -210,7 +210,7 @@ class LiveTranscription:
 
     def _close(self, end: int) -> None:
         assert self._open is not None
-        self._waiting.append(self._hearing(self._open, end, Extent.LAST))
+        self._waiting.append(self._part(self._open, end, Extent.LAST))
         self._open, self._closed = None, end
         self._drop_before(end)
 
@@ -220,8 +220,8 @@ class LiveTranscription:
         probs = self._probs[-num_windows:]
         after = len(probs) - min(range(len(probs)), key=probs.__getitem__)
         end = self._detected - after * vad.WINDOW + vad.WINDOW // 2
-        self._waiting.append(self._hearing(segment, end, Extent.PART))
-        self._start = self._heard_to = end
+        self._waiting.append(self._part(segment, end, Extent.PART))
+        self._start = self._transcribed_to = end
         self._drop_before(end)
         del self._probs[:-num_windows]
 

@@ -23,6 +23,6 @@ class Serve(Section):
     more requests."""
     drain_s: float = option(60.0, unit="s", gt=0, le=3600)
     """Requests under way have so long to be answered when the server stops."""
-    hear_every_ms: int = option(480, unit="ms", ge=100, le=10_000)
+    partial_every_ms: int = option(480, unit="ms", ge=100, le=10_000)
     """Live audio is transcribed again this often. Shorter shows words sooner; more of them are wrong, and it costs
     more."""

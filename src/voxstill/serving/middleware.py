@@ -70,7 +70,7 @@ class Keys:
             raise RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
 
 
-class Gate:
+class RequestMiddleware:
     """ASGI middleware around the whole server."""
 
     def __init__(self, app: ASGIApp, keys: Keys, metrics: ServerMetrics, endpoints: Sequence[str]) -> None:
