@@ -235,7 +235,7 @@ def train_digits(folder: Path, rows: Sequence[Mapping[str, Any]], model_folder: 
     vocabulary = tokenizer.train(sorted({row["text"] for row in rows}), "word", 20)
     task = CtcTask(vocabulary, cfg, Augment(noise_prob=0.0, tempo=0.0, time_masks=0, mel_masks=0))
     model = students.build("tiny", len(vocabulary.pieces), dropout=0.1, seed=0)
-    optimizer = optim.adamw(model, cfg)
+    optimizer = optim.make_optimizer(model, cfg)
     for step in range(STEPS):
         spoken = [string_of(folder, rows, random) for _ in range(STRINGS)]
         encoded = [

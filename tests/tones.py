@@ -80,7 +80,7 @@ def overfitted_student(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -
     cfg = Train(warmup=0.0, hold=1.0)
     task, batch = CtcTask(vocabulary, cfg, PLAIN), batch_of(vocabulary, timed=timed)
     model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0)
-    optimizer = optim.adamw(model, cfg)
+    optimizer = optim.make_optimizer(model, cfg)
     losses = []
     for step in range(num_steps):
         optimizer.zero_grad()

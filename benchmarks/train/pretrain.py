@@ -198,7 +198,7 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     task, batch = task_of(model, cfg), audio(args)
     task.move(batch.audio_BT.device)
     generator = torch.Generator(batch.audio_BT.device)
-    optimizer = optim.adamw(model, Train())
+    optimizer = optim.make_optimizer(model, Train())
     hidden = int(task.masks.num_masked(batch.audio_len_B).sum())
     peer_optimizer = torch.optim.AdamW(list(peer.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
     inputs_BT, _ = task.frontend.extract(batch.audio_BT, batch.audio_len_B)

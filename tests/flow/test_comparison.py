@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from voxstill.core import config
-from voxstill.evaluation import results, teacher
+from voxstill.evaluation import results
 from voxstill.pipeline.judge import judge
 from voxstill.pipeline.run_result import RunResult
 
@@ -32,9 +32,8 @@ def summary(
         row |= {"audio": str(digits / row["audio"]), "speaker": f"s{number}"}
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = configure(folder, folder / "manifest.jsonl", teacher={"name": "pocketsphinx", "grammar": str(GRAMMAR)})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(teacher, "WITHOUT_GRAMMAR", 3)
-        return voxstill("run", path, "--max-batches", "2", "--set", f"decode.grammar={GRAMMAR}")
+    options = [f"decode.grammar={GRAMMAR}", "evaluate.teacher_without_grammar=3"]
+    return voxstill("run", path, "--max-batches", "2", *(word for option in options for word in ("--set", option)))
 
 
 def test_the_student_is_compared_with_its_teacher_on_the_same_utterances(summary: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def training(tone_student: Path, tmp_path: Path) -> Path:
     kept = {"unit": vocabulary.unit, "pieces": vocabulary.pieces, "merges": vocabulary.merges}
     (own.corpus / "vocabulary.json").write_bytes(checked_json.encode(kept))
     model: Any = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0)
-    optimizer = optim.adamw(model, Train())
+    optimizer = optim.make_optimizer(model, Train())
     untrained = {name: value.clone() for name, value in model.state_dict().items()}
     trained = load_file(tone_student / "model.safetensors")
     for step, weights, error in ((10, trained, 0.1), (20, untrained, 0.9)):

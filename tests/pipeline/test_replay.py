@@ -35,7 +35,8 @@ def run(tmp_path: Path) -> RunDir:
     kept = {"unit": WORDS.unit, "pieces": WORDS.pieces, "merges": WORDS.merges}
     (folder.corpus / "vocabulary.json").write_text(json.dumps(kept))
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
-    checkpoint.save(folder, model, optim.adamw(model, Config().train), optim.Average(), State(step=1), Config().train)
+    optimizer = optim.make_optimizer(model, Config().train)
+    checkpoint.save(folder, model, optimizer, optim.Average(), State(step=1), Config().train)
     return folder
 
 
@@ -67,7 +68,8 @@ def test_broken_weights_are_not_blamed_on_the_data(run: RunDir, capsys: pytest.C
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0)
     name, weight = next((name, weight) for name, weight in model.named_parameters() if weight.ndim == 2)
     weight.data[0, 0] = float("inf")
-    checkpoint.save(run, model, optim.adamw(model, Config().train), optim.Average(), State(step=2), Config().train)
+    optimizer = optim.make_optimizer(model, Config().train)
+    checkpoint.save(run, model, optimizer, optim.Average(), State(step=2), Config().train)
     report = json.loads(replayed(run, BATCH, capsys, "--json"))
     assert report["weights_not_finite"] == [name]
     assert "go back to an older one" in report["verdict"]
@@ -89,7 +91,8 @@ def test_a_step_of_a_classification_is_replayed_too(tmp_path: Path, capsys: pyte
     run.config.write_text(config.dump(cfg))
     (run.corpus / "classes.json").write_text('["east", "west"]')
     model = classifiers.new(cfg.student, ["east", "west"], 0, {})
-    checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
+    optimizer = optim.make_optimizer(model, cfg.train)
+    checkpoint.save(run, model, optimizer, optim.Average(), State(step=1), cfg.train)
     num, weight_B = len(BATCH.ids), torch.ones(len(BATCH.ids))
     weight_B[1] = float("nan")
     one = {"tokens_BU": torch.arange(num)[:, None] % 2, "token_len_B": torch.ones(num, dtype=torch.long)}
@@ -107,7 +110,8 @@ def test_a_step_of_a_pre_training_is_replayed_too(
     run.config.write_text(config.dump(cfg))
     run.environment.write_text(json.dumps({"method": own.method}))
     _, model, task = pretraining.begun(cfg)
-    checkpoint.save(run, model, optim.adamw(model, cfg.train), optim.Average(), State(step=1), cfg.train)
+    optimizer = optim.make_optimizer(model, cfg.train)
+    checkpoint.save(run, model, optimizer, optim.Average(), State(step=1), cfg.train)
     num_B, weight_B = task.masks.num_masked(BATCH.audio_len_B), torch.ones(len(BATCH.ids))
     assert bool((num_B > 0).all())
     share = StepContext(0.5, int(num_B.sum()), int(task.frontend.num_frames(BATCH.audio_len_B).sum()), 5)

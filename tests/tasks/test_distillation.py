@@ -53,7 +53,7 @@ def test_the_outputs_of_a_student_come_nearer_to_those_of_its_teacher(teacher: P
     cfg = config(teacher)
     task = CtcTask(WORDS, cfg.train, PLAIN, teacher=distillation.load(cfg, WORDS))
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=1)
-    optimizer = optim.adamw(model, cfg.train)
+    optimizer = optim.make_optimizer(model, cfg.train)
     figures = []
     for _ in range(20):
         optimizer.zero_grad()

@@ -48,7 +48,7 @@ def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A student that knows four utterances by heart, as a training leaves it."""
     (model, task), batch = new(checkpoint), batch_of(WORDS)
     context = StepContext(0.0, int(batch.token_len_B.sum()), int(task.frontend.num_frames(batch.audio_len_B).sum()))
-    optimizer = optim.adamw(model, Train(lr=LR))
+    optimizer = optim.make_optimizer(model, Train(lr=LR))
     for k in range(NUM_STEPS):
         for group in optimizer.param_groups:
             group["lr"] = LR * min(1, (k + 1) / 10)

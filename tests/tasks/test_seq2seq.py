@@ -65,7 +65,7 @@ def learnt(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that knows two utterances by heart."""
     model, tokenizer = from_checkpoint(folder), WhisperTokenizer(str(folder), None, 0)
     task = Seq2SeqTask(tokenizer, Train(), PLAIN, checkpoints.make_frontend(model.config, PLAIN))
-    batch, optimizer = batch_of(tokenizer), optim.adamw(model, Train())
+    batch, optimizer = batch_of(tokenizer), optim.make_optimizer(model, Train())
     for k in range(90):
         for group in optimizer.param_groups:
             group["lr"] = 5e-3 * min(1, (k + 1) / 20)

@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest) -> Any:
     """A tiny transducer that knows four utterances: until its loss is small, then some small steps, which settle the
     statistics of BatchNorm. How many steps that takes depends on the machine's arithmetic."""
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=0, kind=request.param)
-    optimizer, batch = optim.adamw(model, Train(lr=4e-3)), batch_of(WORDS)
+    optimizer, batch = optim.make_optimizer(model, Train(lr=4e-3)), batch_of(WORDS)
     steps_left: int | None = None
     for k in range(600):
         lr = 4e-3 * (min(1, (k + 1) / 10) if steps_left is None else 0.1)

@@ -52,7 +52,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     for kind in kinds:
         task_of = KINDS[kind]
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
-        wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
+        wrapped, _ = fabric.setup(model, optim.make_optimizer(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
         step = prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
         one_step(fabric, wrapped, task, step, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms))

@@ -51,7 +51,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     hidden = int(task.masks.num_masked(np.minimum(data._train.num_samples[rows], 16_000)).sum())
     context = StepContext(0.0, hidden, 1000)
     batches = next(iter(data.steps(plan, 0, lambda _, batches: batches)))
-    wrapped, _ = fabric.setup(model, optim.adamw(model, cfg.train))
+    wrapped, _ = fabric.setup(model, optim.make_optimizer(model, cfg.train))
     # each batch is drawn for as if one rank had them all, so that one and two ranks hide the same
     per_rank = len(SIZES) // fabric.world_size
     inputs = [

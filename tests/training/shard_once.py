@@ -18,11 +18,14 @@ from voxstill.training.launch import train_rank
 
 COPIED, SHARDED = ("train.shard_above=1000",), ("train.shard_above=0",)
 RECOMPUTED = (*SHARDED, "train.activation_checkpointing=true")
+MUON = "train.optimizer=muon"
 WAYS = {
     "copied": (COPIED, COPIED),
     "sharded, recomputed": (RECOMPUTED, RECOMPUTED),
     "sharded first": (SHARDED, COPIED),
     "copied first": (COPIED, RECOMPUTED),
+    "muon": ((*COPIED, MUON), (*COPIED, MUON)),
+    "muon, sharded first": ((*SHARDED, MUON), (*COPIED, MUON)),
 }
 """What the first two and the last two steps are made with."""
 PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"

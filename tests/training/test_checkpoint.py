@@ -19,7 +19,7 @@ from voxstill.training.state import State
 def new_model(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    return model, optim.adamw(model, Train())
+    return model, optim.make_optimizer(model, Train())
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:

@@ -259,13 +259,18 @@ def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "ways"), [("ctc", ["sharded first", "copied first"]), ("rnnt", ["sharded, recomputed"])]
+    ("kind", "reference", "ways"),
+    [
+        ("ctc", "copied", ["sharded first", "copied first"]),
+        ("ctc", "muon", ["muon, sharded first"]),
+        ("rnnt", "copied", ["sharded, recomputed"]),
+    ],
 )
 def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
-    work: Path, tmp_path: Path, kind: str, ways: list[str]
+    work: Path, tmp_path: Path, kind: str, reference: str, ways: list[str]
 ) -> None:
-    call(shard_once, str(work), str(tmp_path), kind, "copied", *ways, log=tmp_path / "log", ranks=2)
-    wanted = RunDir(tmp_path / "copied")
+    call(shard_once, str(work), str(tmp_path), kind, reference, *ways, log=tmp_path / "log", ranks=2)
+    wanted = RunDir(tmp_path / reference)
     for name in ways:
         run = RunDir(tmp_path / name)
         for one, two in ((weights(wanted), weights(run)), (last(wanted), last(run))):
@@ -273,10 +278,11 @@ def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
             # a bias before a BatchNorm has no gradient but rounding, of which Adam makes whole steps
             certain = [name for name in one if not name.endswith(("depthwise_conv.bias", "norm.running_mean"))]
             assert len(certain) > 0.9 * len(one)
-            assert distance([one[name] for name in certain], [two[name] for name in certain]) < 1e-4
+            most = 1e-3 if reference == "muon" else 1e-4  # Muon multiplies in bf16, where the CPU is fast at it
+            assert distance([one[name] for name in certain], [two[name] for name in certain]) < most
         one, two = ([row["loss"] for row in figures(run_dir) if "loss" in row] for run_dir in (wanted, run))
         assert len(one) == 4
-        assert one == pytest.approx(two, rel=1e-5)
+        assert one == pytest.approx(two, rel=1e-4 if reference == "muon" else 1e-5)
         config = [json.loads((run_dir.model / "config.json").read_text()) for run_dir in (wanted, run)]
         assert config[0] == config[1]
 

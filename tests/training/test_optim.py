@@ -55,7 +55,7 @@ def test_the_learning_rate_rises_holds_and_falls_to_its_end() -> None:
 
 def test_norms_and_biases_do_not_decay() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    groups = optim.adamw(model, Train(weight_decay=0.2)).param_groups
+    groups = optim.make_optimizer(model, Train(weight_decay=0.2)).param_groups
     assert [(group["weight_decay"], len(group["params"])) for group in groups] == [(0.2, 1), (0.0, 3)]
 
 

@@ -42,7 +42,7 @@ class Training:
         self.run, self.cfg = RunDir(path), Train(average_decay=0.5)
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-        self.optimizer, self.average = optim.adamw(self.model, self.cfg), optim.Average(0.5)
+        self.optimizer, self.average = optim.make_optimizer(self.model, self.cfg), optim.Average(0.5)
         folder = checkpoint.newest(self.run)
         self.state = State() if folder is None else self._load(folder)
 

@@ -23,8 +23,6 @@ SPEED_CLIPS_MS = 120_000
 """Audio on which two recognisers are timed side by side."""
 SPEED_ROUNDS, SPEED_S = 3, 30.0
 """So often, or until so much time has passed: a slow teacher is timed once."""
-WITHOUT_GRAMMAR = 100
-"""Utterances that a teacher transcribes without its grammar: free speech in noise is slower than real time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +98,9 @@ def evaluate(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures:
     )
 
 
-def sample(judged: Sequence[Utterance], seed: int) -> list[Utterance]:
-    """Draw `WITHOUT_GRAMMAR` utterances by their ids, in their order."""
-    drawn = sorted(judged, key=lambda row: fingerprint("without grammar", seed, row.id))[:WITHOUT_GRAMMAR]
+def sample(judged: Sequence[Utterance], num_utterances: int, seed: int) -> list[Utterance]:
+    """Draw utterances by their ids; returns them in their order."""
+    drawn = sorted(judged, key=lambda row: fingerprint("without grammar", seed, row.id))[:num_utterances]
     return sorted(drawn, key=lambda row: row.id)
 
 

@@ -74,8 +74,9 @@ def judge(cfg: Config, path: str) -> Judged:
     for figures in students.values():
         keep(figures, judged)
     keep(teacher, judged, teacher.teacher)
-    if cfg.decode.grammar is not None and (free := getattr(master, "without_grammar", lambda: None)()) is not None:
-        sample = teacher_evaluation.sample(judged, cfg.seed)
+    num_free = cfg.evaluate.teacher_without_grammar if cfg.decode.grammar is not None else 0
+    if num_free and (free := getattr(master, "without_grammar", lambda: None)()) is not None:
+        sample = teacher_evaluation.sample(judged, num_free, cfg.seed)
         if (without := _without_grammar(cfg, free, sample)) is not None:
             keep(without, sample, f"{without.teacher} without grammar")
     return Judged(teacher=teacher, student=students["student"], with_lm=students.get("with_lm"))

@@ -62,6 +62,12 @@ class Models:
             weights = self._routes[source.name].weights if source.name in self._routes else {}
             self._set(source.name, _Route({**weights, version: source.weight}))
 
+    @property
+    def least_queued(self) -> Version:
+        """The version with the least audio that waits."""
+        versions = (version for route in self._routes.values() for version in route.weights)
+        return min(versions, key=lambda version: version.queued_s)
+
     def versions(self, name: str) -> Mapping[str, Version]:
         """The versions of a model by their names; RequestError for a model that is not there."""
         return {version.name: version for version in self._route(name).weights}

@@ -38,6 +38,7 @@ class Transcriptions:
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request; RequestError where it is refused."""
+        self._refuse_overload(self._models.least_queued, 0.0)  # before the audio is read, which costs most of the time
         async with AsyncExitStack() as stack:
             form_data = await self._form(request)
             stack.push_async_callback(form_data.close)
@@ -89,9 +90,10 @@ class Transcriptions:
             raise RequestError(400, "the client has left") from None
 
     def _refuse_overload(self, version: Version, more_s: float) -> None:
-        """RequestError where too much audio waits; a version that is idle takes any request."""
-        if version.queued_s and version.queued_s + more_s > self._cfg.serve.max_queue_s:
-            message = f"{version.queued_s:.0f} s of audio wait, and at most {self._cfg.serve.max_queue_s:g} s may"
+        """RequestError where too much audio waits for a decoder and for this version; one that is idle takes any."""
+        queued_s = version.queued_s + self._decoder.waiting_s
+        if queued_s and queued_s + more_s > self._cfg.serve.max_queue_s:
+            message = f"{queued_s:.0f} s of audio wait, and at most {self._cfg.serve.max_queue_s:g} s may"
             raise RequestError(429, message, code="rate_limit_exceeded", retry_s=version.wait_s)
 
     async def _utterances(

@@ -24,6 +24,10 @@ from voxstill.serving.errors import RequestError, in_one_line
 
 MOST_WAITING = 256
 """Uploads that may wait for a decoder."""
+_FIRST_MEAN_S = 5.0
+"""Length of an upload, before any was decoded."""
+_MEAN_SHARE = 0.05
+"""Weight of the last upload in the mean length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,12 @@ class UploadDecoder:
         for _ in range(cfg.serve.decoders):
             self._decoders.put(Decoder(cfg.engine.decode_s, cfg.engine.decode_mb))
         self._num_waiting = 0
+        self._mean_s = _FIRST_MEAN_S
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of audio that wait to be decoded, by the mean length of those before."""
+        return self._num_waiting * self._mean_s
 
     @asynccontextmanager
     async def decode(self, file: IO[bytes], segment: Segment) -> AsyncIterator[DecodedUpload]:
@@ -85,6 +95,7 @@ class UploadDecoder:
                 raise
             finally:
                 self._num_waiting -= 1
+            self._mean_s += _MEAN_SHARE * (upload.duration_ms / 1000 - self._mean_s)
             yield upload
 
     def close(self) -> None:

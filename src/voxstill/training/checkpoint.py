@@ -1,6 +1,6 @@
 """A checkpoint is whole or absent, holds no pickles, and resumes to the same bits on a CPU.
 
-`model.safetensors` holds weights and buffers, `optimizer.safetensors` AdamW's moments by the weights' names,
+`model.safetensors` holds weights and buffers, `optimizer.safetensors` the optimizer's moments by the weights' names,
 `average.safetensors` the running mean, `state.json` the loop's few numbers and the checksums of the others. Randomness
 has no state: it is drawn from (seed, step, rank).
 
@@ -301,7 +301,7 @@ def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Te
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     for name, weight in model.named_parameters():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
+        for key in ("step", "exp_avg", "exp_avg_sq", "momentum"):
             value = moments.get(f"{key}.{name}")
             if value is not None:
                 optimizer.state[weight][key] = value if key == "step" else parallel.part(value, weight)

@@ -113,7 +113,7 @@ class _Trainer:
         if cfg.train.compile:
             parallel.compiled(model)
         parallel.shard_model(model, fabric, cfg.train)
-        self._wrapped, self._optimizer = fabric.setup(model, optim.adamw(model, cfg.train))
+        self._wrapped, self._optimizer = fabric.setup(model, optim.make_optimizer(model, cfg.train))
         task.move(fabric.device)
         self._average = optim.Average(cfg.train.average_decay)
         self._state = self._resumed()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from voxstill.core.config import Train
+from voxstill.core.errors import ConfigError
+from voxstill.training import muon
 
 BETAS = (0.9, 0.98)
 
@@ -30,10 +33,28 @@ def lr_at(progress: float, cfg: Train) -> float:
     return cfg.lr * (cfg.final_lr + (1 - cfg.final_lr) * fall)
 
 
-def adamw(model: nn.Module, cfg: Train) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:
+    """The optimizer that `train.optimizer` names, for the weights of a model.
+
+    ConfigError for `muon` where the model has no layers that it could learn.
+    """
+    if cfg.optimizer == "adamw":
+        return adamw(model.parameters(), cfg)
+    matrices, others = muon.split(model)
+    if not matrices:
+        raise ConfigError(
+            "`train.optimizer: muon` has nothing to learn",
+            why=f"{type(model).__name__} has no layers with weight matrices",
+            fix="set `train.optimizer: adamw`",
+        )
+    return muon.Muon(matrices, adamw(others, cfg), cfg.lr, cfg.weight_decay)
+
+
+def adamw(weights: Iterable[Tensor], cfg: Train) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
-    matrices = [weight for weight in model.parameters() if weight.ndim > 1]
-    vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
+    weights = list(weights)
+    matrices = [weight for weight in weights if weight.ndim > 1]
+    vectors = [weight for weight in weights if weight.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, fused=True)
 

@@ -231,7 +231,7 @@ def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
                 fix="set `train.precision: bf16` or `fp32`, or raise `train.shard_above`",
             )
         mesh = init_device_mesh(fabric.device.type, (fabric.world_size,))
-        for layer in _layers(model):
+        for layer in layers(model):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh, reshard_after_forward=False)
 
@@ -281,11 +281,11 @@ def compiled(model: nn.Module, backend: str = "inductor") -> None:
     Sizes are symbols from the beginning, so batches of other sizes need no padding to few of them: only a batch of one
     utterance is compiled by itself. The layers and not the model: one graph serves them all.
     """
-    for layer in _layers(model):
+    for layer in layers(model):
         layer.compile(dynamic=True, backend=backend)
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
+def layers(model: nn.Module) -> list[nn.Module]:
     """What a transformers model has many of."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 

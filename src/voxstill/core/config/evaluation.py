@@ -74,5 +74,8 @@ class Evaluate(Section):
     lm_order: int | None = option(None, unit="words", ge=1, le=7)
     """`voxstill run` judges the student twice: without, and by a beam with n-grams of up to so many words, counted from
     the labels that it learnt from and from no other text; null: once."""
+    teacher_without_grammar: int = option(100, unit="utterances", ge=0)
+    """Where student and teacher have a grammar, `voxstill run` judges both without it, too: for that the teacher
+    transcribes so many utterances again, slower than real time where they are noisy. 0: the student alone."""
     worst: int = option(20, unit="utterances", ge=0)
     """Utterances with most errors shown in the report, with their audio."""

@@ -13,7 +13,8 @@ class Serve(Section):
     max_audio_s: float = option(14_400.0, unit="s", gt=0, le=21_600)
     """Longest recording; a longer one is answered with 413."""
     max_queue_s: float = option(120.0, unit="s of audio", gt=0)
-    """Audio that may wait for one version of a model; what comes on top is answered with 429 and Retry-After."""
+    """Audio that may wait to be decoded and for one version of a model; what comes on top is answered with 429 and
+    Retry-After, before it is read where no version has room."""
     decoders: int = option(2, unit="processes", ge=1, le=256)
     """Processes that decode uploads, one recording at a time each."""
     threads: int = option(1, unit="threads", ge=1, le=1024)

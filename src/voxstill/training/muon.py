@@ -1,0 +1,107 @@
+"""Muon: momentum of weight matrices, made orthogonal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from voxstill.training.parallel import layers, part, whole
+
+MOMENTUM = 0.95
+ITERATIONS = 5
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the odd polynomial that brings all singular values near 1 (Jordan 2024, "Muon", Newton-Schulz iteration)."""
+UPDATE_RMS = 0.2
+"""Root mean square of an update before the learning rate: about that of AdamW, whose learning rates it takes (Liu et
+al. 2025, "Muon is scalable for LLM training", section 2.2)."""
+_LEAST_SIDE = 16
+"""Thinner matrices, such as the kernels of a depthwise convolution, are left to AdamW."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan 2024) for the weight matrices of a model's layers; AdamW for all other weights.
+
+    Where weights are sharded, each rank puts the momentum of a matrix together and takes its part of the update.
+    """
+
+    def __init__(self, matrices: Sequence[Tensor], adamw: torch.optim.AdamW, lr: float, weight_decay: float) -> None:
+        self._adamw = adamw
+        group: dict[str, Any] = {"params": list(matrices), "weight_decay": weight_decay}
+        super().__init__([*adamw.param_groups, group], {"lr": lr})
+        self._group = self.param_groups[-1]
+        adamw.state = self.state  # a checkpoint holds the state of all weights
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient."""
+        assert closure is None, "the gradients are there already"
+        self._adamw.step()
+        alike: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for weight in self._group["params"]:
+            if weight.grad is not None:
+                alike[sides(weight)].append(weight)
+        lr, decay = self._group["lr"], 1 - self._group["lr"] * self._group["weight_decay"]
+        for (_, wide), weights in alike.items():
+            updates = orthogonal(torch.stack([self._direction(weight) for weight in weights]))
+            scale = -lr * UPDATE_RMS * wide**0.5
+            for weight, update in zip(weights, updates, strict=True):
+                whole_update = (update.mT if is_tall(weight) else update).reshape(weight.shape)
+                weight.mul_(decay).add_(part(whole_update.to(weight.dtype), weight), alpha=scale)
+
+    def _direction(self, weight: Tensor) -> Tensor:
+        """Nesterov's momentum of a gradient, as a whole matrix that is no taller than wide."""
+        gradient = weight.grad
+        assert gradient is not None
+        state = self.state[weight]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(weight)
+        state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        direction = whole(gradient.lerp(state["momentum"], MOMENTUM)).flatten(1)
+        return direction.mT if is_tall(weight) else direction
+
+
+def split(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The weights of a model that Muon learns, the matrices of its layers, and all others."""
+    inner = {id(weight) for layer in layers(model) for weight in layer.parameters() if is_matrix(weight)}
+    weights = list(model.parameters())
+    return [w for w in weights if id(w) in inner], [w for w in weights if id(w) not in inner]
+
+
+def is_matrix(weight: Tensor) -> bool:
+    """Whether a weight maps vectors to vectors: that of a linear layer, or of a convolution over one frame."""
+    return weight.ndim > 1 and weight.shape[2:].numel() == 1 and min(weight.shape[:2]) >= _LEAST_SIDE
+
+
+def is_tall(weight: Tensor) -> bool:
+    """Whether a matrix has more rows than columns."""
+    return weight.shape[0] > weight.shape[1]
+
+
+def sides(weight: Tensor) -> tuple[int, int]:
+    """The shorter and the longer side of a matrix."""
+    return min(weight.shape[:2]), max(weight.shape[:2])
+
+
+def orthogonal(matrices_BMN: Tensor) -> Tensor:
+    """Matrices with the same singular vectors and singular values near 1, from 0.7 to 1.2 for most; M is at most N.
+
+    In bf16 where the device multiplies it fast, as in the paper.
+    """
+    a, b, c = COEFFICIENTS
+    x_BMN: Tensor = matrices_BMN.to(_dtype(matrices_BMN.device))
+    x_BMN = x_BMN / (x_BMN.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        gram_BMM = x_BMN @ x_BMN.mT
+        x_BMN = a * x_BMN + (b * gram_BMM + c * (gram_BMM @ gram_BMM)) @ x_BMN
+    return x_BMN.to(matrices_BMN.dtype)
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    if device.type == "cuda":
+        return torch.bfloat16
+    is_fast = device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if is_fast else torch.float32
