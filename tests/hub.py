@@ -1,4 +1,4 @@
-"""A server on loopback that speaks the part of the Hugging Face Hub's protocol which an upload needs."""
+"""A server on loopback that speaks the part of the Hugging Face Hub's protocol which uploads and downloads need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+import yaml
 
 from servers import Handler, serve
+
+COMMIT = "0" * 40
 
 
 @dataclass(slots=True)
@@ -26,6 +30,8 @@ class Hub:
     files: dict[str, bytes] = field(default_factory=dict)
     """By `OWNER/NAME/path`."""
     commits: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+    """Paths of the files that were asked for."""
     large: dict[str, bytes] = field(default_factory=dict)
     """By their sha256, as git LFS brings them."""
 
@@ -36,7 +42,7 @@ class Hub:
 
 
 class _HubHandler(Handler):
-    """The part of the Hub's protocol that an upload needs: repositories, git LFS for weights, commits."""
+    """The part of the Hub's protocol that is needed: repositories, git LFS for weights, commits, files."""
 
     hub: Hub
 
@@ -54,6 +60,9 @@ class _HubHandler(Handler):
             self.answer_json(401, {"error": "Invalid credentials in Authorization header"})
         elif path == "/api/repos/create":
             self.create(json.loads(body))
+        elif path == "/api/validate-yaml":  # of a model card
+            yaml.safe_load(json.loads(body)["content"].split("---")[1])
+            self.answer_json(200, {"errors": [], "warnings": []})
         elif path.endswith("/info/lfs/objects/batch"):
             self.batch(json.loads(body))
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/main", path):
@@ -95,17 +104,41 @@ class _HubHandler(Handler):
             else:
                 data = self.hub.large[value["oid"]] if kind == "lfsFile" else base64.b64decode(value["content"])
                 self.hub.files[f"{name}/{value['path']}"] = data
-        commit_url = f"http://127.0.0.1:{self.hub.port}/{name}/commit/{'0' * 40}"
-        self.answer_json(200, {"commitUrl": commit_url, "commitOid": "0" * 40})
+        commit_url = f"http://127.0.0.1:{self.hub.port}/{name}/commit/{COMMIT}"
+        self.answer_json(200, {"commitUrl": commit_url, "commitOid": COMMIT})
 
-    def describe(self) -> None:
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/main)?", urlsplit(self.path).path)
-        if match and match[1] in self.hub.private:
-            self.answer_json(200, {"id": match[1], "sha": "0" * 40, "siblings": []})
+    def get(self) -> None:
+        path = urlsplit(self.path).path
+        if match := re.fullmatch(rf"/([^/]+/[^/]+)/resolve/{COMMIT}/(.+)", path):
+            self.give(match[1], unquote(match[2]))
+        elif match := re.fullmatch(rf"/api/models/([^/]+/[^/]+)/tree/{COMMIT}", path):
+            self.answer_json(200, [{"type": "file", **file} for file in self.listed(match[1])])  # type: ignore[arg-type]
+        elif match := re.fullmatch(rf"/api/models/([^/]+/[^/]+)(/revision/(main|{COMMIT}))?", path):
+            if match[1] in self.hub.private:
+                siblings = [{"rfilename": file["path"]} for file in self.listed(match[1])]
+                self.answer_json(200, {"id": match[1], "sha": COMMIT, "siblings": siblings})
+            else:
+                self.answer_json(404, {"error": "not found"})
         else:
             self.answer_json(404, {"error": "not found"})
 
-    do_GET, do_PUT, do_POST = describe, put_large, post
+    def listed(self, name: str) -> list[dict[str, Any]]:
+        start = f"{name}/"
+        return [
+            {"path": key.removeprefix(start), "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+            for key, data in self.hub.files.items()
+            if key.startswith(start)
+        ]
+
+    def give(self, name: str, path: str) -> None:
+        if (data := self.hub.files.get(f"{name}/{path}")) is None:
+            self.answer(404, b"", X_Error_Code="EntryNotFound")
+            return
+        self.hub.fetched.append(path)
+        head = {"ETag": f'"{hashlib.sha1(data).hexdigest()}"', "X_Repo_Commit": COMMIT, "X_Linked_Size": str(len(data))}
+        self.answer(200, data, **head)
+
+    do_GET, do_HEAD, do_PUT, do_POST = get, get, put_large, post
 
 
 @contextlib.contextmanager

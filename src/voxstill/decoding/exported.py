@@ -13,6 +13,7 @@ from typing import Any, Literal
 from voxstill.core.errors import DataError, first_line
 from voxstill.core.records import fingerprint
 from voxstill.core.result import Result
+from voxstill.decoding import checkpoint_files
 from voxstill.text.pieces import PieceVocabulary
 from voxstill.text.tokenizer import START
 
@@ -20,6 +21,7 @@ MANIFEST, TOKENS, TOKENIZER = "export.json", "tokens.txt", "tokenizer.json"
 CTC, CTC_INT8, CTC_SAMPLES = "model.onnx", "model.int8.onnx", "model.samples.onnx"
 ENCODER, ENCODER_INT8, ENCODER_SAMPLES = "encoder.onnx", "encoder.int8.onnx", "encoder.samples.onnx"
 DECODER, JOINER = "decoder.onnx", "joiner.onnx"
+_FILES = ("*.json", "*.txt", "*.onnx")
 BLANK = "<blk>"
 """The blank in `tokens.txt`, as sherpa-onnx and onnx-asr ask for it."""
 Kind = Literal["ctc", "rnnt", "tdt"]
@@ -69,11 +71,27 @@ class ExportedModel(Result):
         return CTC if self.kind == "ctc" else ENCODER
 
 
-def locate(model: str) -> tuple[Path, str | None] | None:
-    """The folder of an exported student and, where a file in it is named, that file; None of anything else."""
+def locate(model: str, revision: str | None = None) -> tuple[Path, str | None] | None:
+    """The folder of an exported student and, where a file in it is named, that file; None of anything else.
+
+    One on the Hugging Face Hub, `owner/name` or `owner/name@revision`, is fetched. DataError where it cannot be.
+    """
+    if checkpoint_files.on_hub(model):
+        folder_on_hub = _fetched(model, revision)
+        return None if folder_on_hub is None else (folder_on_hub, None)
     path = Path(model)
     folder, file = (path.parent, path.name) if path.suffix == ".onnx" else (path, None)
     return (folder, file) if (folder / MANIFEST).is_file() else None
+
+
+@functools.cache
+def _fetched(model: str, revision: str | None) -> Path | None:
+    """The folder of a name on the Hub, fetched; None where it holds another kind of model."""
+    commit = checkpoint_files.fetch(model, revision, (MANIFEST,))
+    if not (commit / MANIFEST).is_file():
+        return None
+    name, _ = checkpoint_files.split_revision(model, revision)
+    return checkpoint_files.fetch(name, commit.name, _FILES)
 
 
 def read(folder: Path) -> ExportedModel:

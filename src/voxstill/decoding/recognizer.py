@@ -6,6 +6,7 @@ greedily or with a beam search, encoder-decoders by `generate`. An exported stud
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,22 +43,22 @@ class Recognizer:
 
     def __init__(self, options: RecognizerOptions, decoding: Decode | None = None, *, section: str = "") -> None:
         self.options, self.decoding, self._section = options, decoding or Decode(), section
-        self._exported = exported.locate(options.model)
-        if self._exported is not None:
-            self.folder: Path | None = self._exported[0]
-        elif checkpoint_files.on_hub(options.model):
-            self.folder = None
-        else:
-            self.folder = checkpoint_files.model_folder(options.model)
+        if not checkpoint_files.on_hub(options.model) and self._exported is None:
+            checkpoint_files.model_folder(options.model)
         self._loaded: LoadedModel | None = None
+
+    @functools.cached_property
+    def _exported(self) -> tuple[Path, str | None] | None:
+        """The folder of an exported student, which is fetched where it is on the Hub."""
+        return exported.locate(self.options.model, self.options.revision)
 
     def revision(self) -> str:
         """Return the hash of the files of a folder, or the commit of a name on the Hub, which may be asked for it."""
-        if self.folder is None:
-            return checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
         if self._exported is not None:
-            return exported.read(self.folder).revision
-        return checkpoint_files.digest(self.folder, _FILES)
+            return exported.read(self._exported[0]).revision
+        if checkpoint_files.on_hub(self.options.model):
+            return checkpoint_files.fetch(self.options.model, self.options.revision, ("config.json",)).name[:16]
+        return checkpoint_files.digest(checkpoint_files.model_folder(self.options.model), _FILES)
 
     def load(self) -> None:
         """Load the weights to the GPU where there is one; an exported student stays on the CPU, and needs no torch.
@@ -77,7 +78,10 @@ class Recognizer:
         options = self.options
         torch.set_num_threads(options.threads)
         world.reuse_freed_memory()
-        folder = self.folder or checkpoint_files.fetch(options.model, options.revision, _FILES)
+        if checkpoint_files.on_hub(options.model):
+            folder = checkpoint_files.fetch(options.model, options.revision, _FILES)
+        else:
+            folder = checkpoint_files.model_folder(options.model)
         if options.trust_remote_code:
             log.warning("`trust_remote_code` is set: code that came with `%s` may run", options.model)
         try:

@@ -45,7 +45,7 @@ class Origin:
 def render(origin: Origin, model: ExportedModel, gate: Gate) -> str:
     """The text of the card, with YAML front matter."""
     sections = [
-        _front_matter(origin, model),
+        _front_matter(origin, "onnx", _tags(model)),
         f"# {origin.name}",
         f"A speech recogniser of {model.num_parameters / 1e6:.1f} million weights, {_KINDS[model.kind]}, made with"
         " voxstill and exported to ONNX.",
@@ -63,17 +63,33 @@ def render(origin: Origin, model: ExportedModel, gate: Gate) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(origin: Origin, model: ExportedModel) -> str:
+def render_student(origin: Origin) -> str:
+    """The text of the card of a student as it was trained, with YAML front matter."""
+    sections = [
+        _front_matter(origin, "transformers", ["voxstill", "speech"]),
+        f"# {origin.name}",
+        "A speech recogniser made with voxstill.",
+        "## Accuracy",
+        _accuracy(origin),
+        "## How it was made",
+        _making(origin),
+        "## Use",
+        "```console\n$ voxstill transcribe OWNER/NAME speech.wav\n```",
+        "## Limits",
+        "\n".join(_limits_of_training(origin)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _front_matter(origin: Origin, library: str, tags: Sequence[str]) -> str:
     """Metadata as the Hugging Face Hub reads it; JSON is YAML."""
     metadata: dict[str, object] = {
         **({"language": list(origin.languages)} if origin.languages else {}),
         **({"license": origin.licence} if origin.licence else {}),
-        "library_name": "onnx",
+        "library_name": library,
         "pipeline_tag": "automatic-speech-recognition",
-        "tags": ["voxstill", "onnx", "speech", model.kind, "sherpa-onnx"],
+        "tags": list(tags),
     }
-    if model.normalization == "utterance":
-        metadata["tags"] = [*metadata["tags"], "onnx-asr"]  # type: ignore[misc]
     if origin.judged:
         metadata["model-index"] = [{"name": origin.name, "results": [_result(row) for row in origin.judged]}]
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items()]
@@ -98,7 +114,7 @@ def _accuracy(origin: Origin) -> str:
         lines.append(
             f"| {row.corpus} | {row.split} | {row.decoding} | {row.wer:.1%} | {interval}{over} | {row.utterances:,} |"
         )
-    return "\n".join([*lines, "", "Measured with the student in torch, whose tokens the export writes."])
+    return "\n".join([*lines, "", "Measured with the student in torch."])
 
 
 def _making(origin: Origin) -> str:
@@ -173,12 +189,23 @@ def _checked(gate: Gate) -> str:
     return "\n".join(lines)
 
 
-def _limits(origin: Origin, model: ExportedModel) -> str:
-    lines = [
+def _tags(model: ExportedModel) -> Sequence[str]:
+    takes = ["onnx-asr"] if model.normalization == "utterance" else []
+    return ["voxstill", "onnx", "speech", model.kind, "sherpa-onnx", *takes]
+
+
+def _limits_of_training(origin: Origin) -> list[str]:
+    return [
         "- It has learnt from pseudo-labels, and repeats what its teacher was wrong about."
         if origin.teacher
         else "- It writes what its training texts were like.",
         "- It knows speech like that of its training data: measure it on yours before you rely on it.",
+    ]
+
+
+def _limits(origin: Origin, model: ExportedModel) -> str:
+    lines = [
+        *_limits_of_training(origin),
         "- It takes mono audio at 16 kHz. Long recordings are cut at pauses first, as `voxstill transcribe` does.",
         "- Digital silence put before or behind the speech makes it worse.",
     ]

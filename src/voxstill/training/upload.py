@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from voxstill.core.errors import StorageError
@@ -11,26 +12,26 @@ from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 
 DONE = "_SUCCESS.json"
-_HUB = "hf://"
+HUB = "hf://"
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
 def check(target: str) -> None:
     """StorageError where nothing can be brought there: it is no address, or nobody is logged in to the Hub."""
-    if not target.startswith(_HUB):
+    if not target.startswith(HUB):
         Store(target)
         return
     from huggingface_hub import get_token
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    name = target.removeprefix(_HUB)
+    name = target.removeprefix(HUB)
     try:
         if name.count("/") != 1:
             raise HFValidationError("it is not OWNER/NAME")
         validate_repo_id(name)
     except HFValidationError as error:
-        fix = f"give `{_HUB}OWNER/NAME`"
+        fix = f"give `{HUB}OWNER/NAME`"
         raise StorageError(f"`{target}` is no repository of the Hub", why=str(error), fix=fix) from None
     if get_token() is None:
         raise StorageError(f"cannot write to `{target}`", why="nobody is logged in to the Hub here", fix=_LOGIN)
@@ -46,9 +47,9 @@ def upload(run: RunDir, target: str) -> None:
     """
     model = [path for path in sorted(run.model.rglob("*")) if path.is_file()]
     notes = [path for path in (run.config, run.environment, run.metrics, run.log, run.summary) if path.is_file()]
-    if target.startswith(_HUB):
+    if target.startswith(HUB):
         at = {path.relative_to(run.model).as_posix(): path for path in model}
-        _commit(run, target, at | {f"training/{path.name}": path for path in notes})
+        commit(run.path, target, at | {f"training/{path.name}": path for path in notes})
         return
     store = Store(f"{target.rstrip('/')}/{run.path.name}")
     paths = {path.relative_to(run.path).as_posix(): path for path in (*model, *notes)}
@@ -61,7 +62,7 @@ def upload(run: RunDir, target: str) -> None:
     for key, path in paths.items():
         store.upload(key, path)
     store.write_json(DONE, sizes)
-    log.info("train: %d files are at %s", len(paths), redact_uri(store.root))
+    log.info("%d files are at %s", len(paths), redact_uri(store.root))
 
 
 def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
@@ -71,8 +72,8 @@ def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
     """
     files = sorted((path for path in copy.model.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     keys = {f"{run.exports.name}/{copy.path.name}/{path.relative_to(copy.model).as_posix()}": path for path in files}
-    if target.startswith(_HUB):
-        _commit(run, target, keys)
+    if target.startswith(HUB):
+        commit(run.path, target, keys)
         return
     store = Store(f"{target.rstrip('/')}/{run.path.name}")
     for key, path in keys.items():
@@ -80,17 +81,22 @@ def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
     log.info("train: the copy `%s` is at %s", copy.path.name, redact_uri(store.root))
 
 
-def _commit(run: RunDir, target: str, files: dict[str, Path]) -> None:
+def commit(model: Path, target: str, files: Mapping[str, Path | bytes]) -> str:
+    """Bring files to the Hub as one commit that is named after the folder of a model; return the repository's address.
+
+    Where there is no repository yet, a private one is made. StorageError where they cannot be written.
+    """
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    hub, name = HfApi(), target.removeprefix(_HUB)
+    hub, name = HfApi(), target.removeprefix(HUB)
     adds = [CommitOperationAdd(path_in_repo=at, path_or_fileobj=path) for at, path in files.items()]
     try:
-        hub.create_repo(name, private=True, exist_ok=True)
-        hub.create_commit(name, adds, commit_message=run.path.name)
+        url = str(hub.create_repo(name, private=True, exist_ok=True))
+        hub.create_commit(name, adds, commit_message=model.name)
     except Exception as error:  # which HTTP library speaks, and raises, is the Hub library's own affair
         cause = error.__cause__ or error
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         fix = f"{_LOGIN}; then the same command brings it there"
-        raise StorageError(f"the model of `{run.path}` is not at `{target}`", why=why, fix=fix) from error
-    log.info("train: %d files are at %s", len(files), target)
+        raise StorageError(f"the model of `{model}` is not at `{target}`", why=why, fix=fix) from error
+    log.info("%d files are at %s", len(files), target)
+    return url

@@ -1,0 +1,57 @@
+"""push: a finished student, or an exported one, as a repository of the Hugging Face Hub, with a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
+from voxstill.core.result import Result
+from voxstill.decoding import checkpoint_files, exported
+from voxstill.exporting import card, folder
+from voxstill.pipeline import export_origin
+from voxstill.tasks import registry
+from voxstill.training import upload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult(Result):
+    """The address of the repository, and the files there."""
+
+    url: str
+    files: Sequence[str]
+
+    def to_text(self) -> str:
+        """The address."""
+        return self.url
+
+
+def push(cfg: Config, model: str, name: str) -> PushResult:
+    """Bring an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
+
+    A repository that is not there yet is made, and private. A card is written where the folder has none. ConfigError
+    where there is no finished student, StorageError where it cannot be written.
+    """
+    upload.check(upload.HUB + name)
+    if checkpoint_files.on_hub(model):
+        raise ConfigError(f"`{model}` is on the Hub already", why="it is no folder here", fix="give a folder")
+    located = exported.locate(model)
+    files: dict[str, Path | bytes] = {}
+    if located is not None:
+        source = located[0]
+        if faults := exported.faults(source, exported.read(source)):
+            raise ConfigError(
+                f"`{source}` is not what was exported",
+                why=", ".join(f"`{file}`: {fault}" for file, fault in faults.items()),
+                fix="export the student again",
+            )
+    else:
+        source = checkpoint_files.model_folder(model)
+        if registry.name_of(model) == "recognition":
+            origin = export_origin.of(cfg, model, None, ())
+            files[folder.CARD] = card.render_student(origin).replace("OWNER/NAME", name).encode()
+    files |= {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+    url = upload.commit(source if located is not None else Path(model), upload.HUB + name, files)
+    return PushResult(url=url, files=sorted(files))
