@@ -25,8 +25,13 @@ def serve(
     engine: Annotated[
         Literal["auto", "torch", "onnx"], Option("--engine", help="auto: onnx for exported models, else torch.")
     ] = "auto",
+    ray: Annotated[
+        bool, Option("--ray", help="In replicas on Ray: see serve.min_replicas, and engine.address for a cluster.")
+    ] = False,
 ) -> None:
     """Serve students as a transcription server with OpenAI's API."""
     from voxstill.pipeline import serve as server
+    from voxstill.pipeline import serve_on_ray
 
-    server.serve(options.load(), models, host, port, engine, options.show)
+    start = serve_on_ray.serve if ray else server.serve
+    start(options.load(), models, host, port, engine, options.show)

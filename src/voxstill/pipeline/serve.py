@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from voxstill.core import world
 from voxstill.core.config import Config
@@ -17,6 +16,10 @@ from voxstill.core.result import Result
 from voxstill.decoding import exported
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.pipeline.transcribe import load_recognizer
+
+if TYPE_CHECKING:
+    from voxstill.serving.middleware import Keys
+    from voxstill.serving.models import ModelSource
 
 Engine = Literal["auto", "torch", "onnx"]
 API_KEYS, ADMIN_KEY = "VOXSTILL_API_KEYS", "VOXSTILL_ADMIN_KEY"
@@ -52,31 +55,53 @@ def serve(
     """
     check_packages()
     from voxstill.serving import run
-    from voxstill.serving.middleware import Keys
+
+    sources, keys = checked(models), client_keys(host)
+    listener = run.listening(host, port)
+    result = ServeResult(url=address(host, listener.getsockname()[1]), models=names(sources))
+    run.run(cfg, sources, functools.partial(opened, cfg, engine), keys, listener, lambda: ready(result))
+
+
+def checked(models: Sequence[str]) -> list[ModelSource]:
+    """The models, each `[NAME=]MODEL[@WEIGHT]`; ConfigError where one has no traffic."""
     from voxstill.serving.models import model_source
-    from voxstill.serving.versions import BATCH_MS
 
     sources = [model_source(text) for text in models]
-    weights: Counter[str] = Counter()
-    for source in sources:
-        weights[source.name] += source.weight  # type: ignore[assignment]
-    for name in (name for name, weight in weights.items() if not weight):
-        raise ConfigError(f"`{name}` would have no traffic", why="all its weights are 0", fix="leave one above 0")
+    for name in names(sources):
+        if not any(source.weight for source in sources if source.name == name):
+            raise ConfigError(f"`{name}` would have no traffic", why="all its weights are 0", fix="leave one above 0")
+    return sources
+
+
+def names(sources: Sequence[ModelSource]) -> list[str]:
+    """The names that clients ask for."""
+    return list(dict.fromkeys(source.name for source in sources))
+
+
+def client_keys(host: str) -> Keys:
+    """The keys of the environment, with a warning where anybody could use the server."""
+    from voxstill.serving.middleware import Keys
+
     keys = Keys(*_keys())
     if not keys.are_needed and host not in _LOOPBACK:
         log.warning(
             "serve: %s is no loopback address and %s is not set: anybody who reaches it may use it", host, API_KEYS
         )
-    listener = run.listening(host, port)
-    shown_host = f"[{host}]" if ":" in host else host
-    result = ServeResult(url=f"http://{shown_host}:{listener.getsockname()[1]}", models=list(weights))
+    return keys
 
-    def opener(source: str) -> Callable[[], Recognizer]:
-        check_engine(source, engine)
-        options = {"batch_ms": BATCH_MS, "threads": cfg.serve.threads}
-        return functools.partial(load_recognizer, cfg, source, **options)
 
-    run.run(cfg, sources, opener, keys, listener, lambda: ready(result))
+def address(host: str, port: int) -> str:
+    """The address for people and programs."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]:
+    """What loads a model; ConfigError where the engine cannot run it."""
+    from voxstill.serving.versions import BATCH_MS
+
+    check_engine(source, engine)
+    options = {"batch_ms": BATCH_MS, "threads": cfg.serve.threads}
+    return functools.partial(load_recognizer, cfg, source, **options)
 
 
 def check_engine(source: str, engine: Engine) -> None:

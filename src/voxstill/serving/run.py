@@ -45,7 +45,8 @@ def run(
     The first signal makes `/ready` answer 503 for `serve.grace_s`; then the socket is closed and what is under way is
     answered, within `serve.drain_s`. A second signal ends the grace. VoxstillError where a model cannot be loaded.
     """
-    asyncio.run(_serve(cfg, sources, opener, keys, listener, ready))
+    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:  # uvloop, where it is installed
+        runner.run(_serve(cfg, sources, opener, keys, listener, ready))
 
 
 async def _serve(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import model_validator
+
 from voxstill.core.config.section import Section, option
+from voxstill.core.errors import ConfigError
 
 
 class Serve(Section):
@@ -27,3 +32,23 @@ class Serve(Section):
     partial_every_ms: int = option(480, unit="ms", ge=100, le=10_000)
     """Live audio is transcribed again this often. Shorter shows words sooner; more of them are wrong, and it costs
     more."""
+    min_replicas: int = option(1, unit="replicas", ge=1)
+    """With `--ray`: processes that serve at least, on all machines together."""
+    max_replicas: int = option(1, unit="replicas", ge=1)
+    """With `--ray`: processes that serve at most. Ray starts and ends them so that each has `replica_requests`."""
+    replica_requests: float = option(16.0, unit="requests", gt=0)
+    """Requests that one replica should have under way, on average."""
+    replica_cpus: float = option(1.0, unit="cores", ge=0)
+    """CPU cores that Ray reserves for a replica."""
+    replica_gpus: float = option(0.0, unit="GPUs", ge=0)
+    """GPUs, or a share of one, that Ray reserves for a replica."""
+
+    @model_validator(mode="after")
+    def _replicas_have_a_range(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ConfigError(
+                f"`serve.max_replicas` is {self.max_replicas}, and `serve.min_replicas` {self.min_replicas}",
+                why="there would be no number between",
+                fix="raise `serve.max_replicas`",
+            )
+        return self
