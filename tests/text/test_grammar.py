@@ -69,6 +69,37 @@ def test_a_graph_is_the_smallest() -> None:
     assert (loop.num_states, len(loop.arcs)) == (2, 4)
 
 
+def doubling(times: int) -> Grammar:
+    """A grammar whose sentences have `2 ** times` words, each one of two."""
+    rules = "".join(f"<r{i}> = <r{i - 1}> <r{i - 1}>;" for i in range(1, times + 1))
+    return jsgf.parse(f"#JSGF V1.0; grammar d; public <s> = <r{times}>; <r0> = a | b; {rules}")
+
+
+def test_rules_that_double_make_a_large_graph_in_seconds_or_an_error() -> None:
+    graph = doubling(13).graph()
+    assert (graph.num_states, len(graph.arcs)) == (2**13 + 1, 2**14)
+    with pytest.raises(DataError, match="the grammar `d` is too large"):
+        doubling(30).graph()
+
+
+@given(GRAMMARS)
+def test_no_two_states_of_a_graph_have_the_same_sentences(g: Grammar) -> None:
+    """Moore's refinement leaves each state in a class of its own."""
+    graph = g.graph()
+    by_state: dict[int, dict[str, int]] = {state: {} for state in range(graph.num_states)}
+    for source, target, word in graph.arcs:
+        assert by_state[source].setdefault(word, target) == target
+    class_of = {state: int(state in graph.ends) for state in by_state}
+    for _ in by_state:
+        futures = {
+            state: (class_of[state], *sorted((word, class_of[target]) for word, target in arcs.items()))
+            for state, arcs in by_state.items()
+        }
+        numbers = {future: number for number, future in enumerate(dict.fromkeys(futures.values()))}
+        class_of = {state: numbers[futures[state]] for state in by_state}
+    assert len(set(class_of.values())) == graph.num_states
+
+
 def test_a_graph_accepts_only_sentences_of_the_grammar() -> None:
     graph = jsgf.parse(HEAD + "public <s> = turn (on | off) [the light];").graph()
     assert says(graph, ["turn", "on"])

@@ -12,6 +12,8 @@ from voxstill.core.errors import DataError
 
 CONTINUE = 0.5
 """Probability of one more repetition of a loop, and of an optional part."""
+MAX_STATES = 1_000_000
+"""States of a grammar with each rule where it is used; rules that double make as many in twenty lines."""
 MAX_DEPTH = 200
 """A rule nested deeper than this is taken for endless recursion."""
 
@@ -86,8 +88,8 @@ class Grammar:
     def graph(self) -> Graph:
         """The minimal deterministic graph of the grammar's sentences, without weights.
 
-        DataError where a rule calls itself. Source: subset construction (Rabin and Scott 1959), then partition
-        refinement (Moore 1956).
+        DataError where a rule calls itself, or where the rules in one another make more than `MAX_STATES` states.
+        Source: subset construction (Rabin and Scott 1959), then partition refinement (Hopcroft 1971).
         """
         try:
             return _minimal(_Automaton(self))
@@ -176,6 +178,12 @@ class _Automaton:
                     self.epsilon[source].add(target)
 
     def _state(self) -> int:
+        if self.num_states == MAX_STATES:
+            raise DataError(
+                f"the grammar `{self.grammar.name}` is too large",
+                why=f"with each rule where it is used it has more than {MAX_STATES:,} places between words",
+                fix="use rules less often, or loops: (<digit>)+",
+            )
         self.num_states += 1
         return self.num_states - 1
 
@@ -192,24 +200,52 @@ def _minimal(arcs: _Automaton) -> Graph:
             targets[word].add(target)
         transitions[subset] = {word: arcs.closure(states) for word, states in targets.items()}
         pending += transitions[subset].values()
-    class_of = {subset: int(1 in subset) for subset in transitions}
-    while True:
-        numbers: dict[object, int] = {}  # the first subset is the start, so its class is 0
-        finer = {}
-        for subset, by_word in transitions.items():
-            future = (class_of[subset], *((word, class_of[target]) for word, target in by_word.items()))
-            finer[subset] = numbers.setdefault(future, len(numbers))
-        if len(numbers) == len(set(class_of.values())):
-            break
-        class_of = finer
+    class_of = _classes(transitions, [subset for subset in transitions if 1 in subset])
     merged = {
-        (finer[subset], finer[target], word) for subset in transitions for word, target in transitions[subset].items()
+        (class_of[subset], class_of[target], word)
+        for subset in transitions
+        for word, target in transitions[subset].items()
     }
     return Graph(
         arcs=tuple(sorted(merged)),
-        ends=frozenset(finer[subset] for subset in transitions if 1 in subset),
-        num_states=len(numbers),
+        ends=frozenset(class_of[subset] for subset in transitions if 1 in subset),
+        num_states=len(set(class_of.values())),
     )
+
+
+def _classes(
+    transitions: Mapping[frozenset[int], Mapping[str, frozenset[int]]], ends: Iterable[frozenset[int]]
+) -> dict[frozenset[int], int]:
+    """The class of each state: those of one class have the same sentences to the end. The first state is of class 0."""
+    number_of = {subset: number for number, subset in enumerate(transitions)}
+    sources: list[defaultdict[str, list[int]]] = [defaultdict(list) for _ in transitions]
+    for subset, by_word in transitions.items():
+        for word, target in by_word.items():
+            sources[number_of[target]][word].append(number_of[subset])
+    last = {number_of[subset] for subset in ends}
+    blocks = [block for block in (last, set(number_of.values()) - last) if block]
+    block_of = {state: number for number, block in enumerate(blocks) for state in block}
+    waiting = list(range(len(blocks)))
+    while waiting:
+        by_word_sources: defaultdict[str, set[int]] = defaultdict(set)
+        for target_number in blocks[waiting.pop()]:
+            for word, numbers in sources[target_number].items():
+                by_word_sources[word].update(numbers)
+        for reached in by_word_sources.values():
+            parts: defaultdict[int, set[int]] = defaultdict(set)
+            for state in reached:
+                parts[block_of[state]].add(state)
+            for number, part in parts.items():
+                rest = blocks[number] - part if 2 * len(part) > len(blocks[number]) else None
+                smaller = part if rest is None else rest
+                if not smaller:
+                    continue
+                blocks[number] -= smaller
+                waiting.append(len(blocks))
+                block_of.update(dict.fromkeys(smaller, len(blocks)))
+                blocks.append(smaller)
+    classes: dict[int, int] = {}
+    return {subset: classes.setdefault(block_of[number], len(classes)) for subset, number in number_of.items()}
 
 
 def _literals(part: Expansion) -> Iterator[str]:
