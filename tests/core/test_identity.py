@@ -244,6 +244,7 @@ def test_an_option_changes_a_recipe_unless_it_is_pace_or_of_no_recipe(
         fixed.append("decode.beam=4")
     student = str(tone_student)
     others = {"filter.aligner": student, "train.distill.checkpoint": student, "source": [config.Source(uri="other")]}
+    others["train.optimizer"] = "muon"  # `adamw` is what there was before there was a choice
     value = others.get(path) or another(path, field)
     cfg = config.load(None, [*fixed, "teacher=echo"])
     *names, leaf = path.split(".")

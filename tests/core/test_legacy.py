@@ -138,6 +138,7 @@ def corpus(folder: Path) -> Config:
             *("engine={name: inline, chunk: 4}", "teacher={name: echo, delete: 0.0, seed: 3}"),
             *("filter={min_chars_per_s: 0.0, frame_ms: 1}", "shard.utterances=3", "student.normalization=utterance"),
             "train={steps: 4, checkpoint_every: 2, keep_every: 2, seed_mode: debug, loader_workers: 0}",
+            "train.optimizer=adamw",
             *("plan.budget_ms=6000", f"train.root={folder / 'exp'}"),
         ],
     )

@@ -294,6 +294,8 @@ def experiment(cfg: Config, settings: Mapping[str, Any], shards: str) -> str | N
     hashed: dict[str, Any] = {}
     if cfg.student.normalization == "utterance":  # 0.1 knew no other
         cfg = cfg.model_copy(update={"student": cfg.student.model_copy(update={"normalization": None})})
+    if cfg.train.optimizer == "adamw":  # nor here
+        cfg = cfg.model_copy(update={"train": cfg.train.model_copy(update={"optimizer": None})})
     for name, value in settings.items():
         section = getattr(cfg, name, None)
         if isinstance(section, BaseModel):

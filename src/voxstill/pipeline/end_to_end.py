@@ -34,7 +34,6 @@ DEMO = (
     "augment.max_snr_db=20",
     "augment.spec_augment_start=1.0",  # never: so short a training has no time to learn around them
     "train.max_minutes=3.0",
-    "train.optimizer=muon",
     "train.name=demo",
     f"decode.grammar={GRAMMAR}",
     "evaluate.lm_order=3",

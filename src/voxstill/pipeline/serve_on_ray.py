@@ -105,7 +105,7 @@ def deployment(cfg: Config, sources: Sequence[ModelSource], keys: Keys, engine: 
         ray_actor_options={"num_cpus": options.replica_cpus, "num_gpus": options.replica_gpus},
         autoscaling_config={
             "min_replicas": options.min_replicas,
-            "max_replicas": options.max_replicas,
+            "max_replicas": options.max_replicas or options.min_replicas,
             "target_ongoing_requests": options.replica_requests,
         },
         max_ongoing_requests=_MOST_REQUESTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from voxstill.core import config
-from voxstill.core.errors import ConfigError
+from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.plugins import Misfit, Registry
 from voxstill.decoding import exported
@@ -33,7 +33,11 @@ def name_of(target: str) -> str:
 
     An exported student is a recogniser, and no task is imported to say so.
     """
-    return _FALLBACK if exported.locate(target) is not None else _claim(target)[0]
+    try:
+        is_exported = exported.locate(target) is not None
+    except DataError:  # it is not on the Hub, or the Hub is not there: what loads it tells
+        is_exported = False
+    return _FALLBACK if is_exported else _claim(target)[0]
 
 
 def task_of(target: str) -> TaskDefinition:

@@ -29,6 +29,7 @@ from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
 from voxstill.training import parallel
 from voxstill.training import state as state_file
+from voxstill.training.muon import ADAMW_MOMENTS, Muon
 from voxstill.training.optim import Average
 from voxstill.training.state import State
 
@@ -301,7 +302,8 @@ def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Te
 
 def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     for name, weight in model.named_parameters():
-        for key in ("step", "exp_avg", "exp_avg_sq", "momentum"):
+        # another optimizer, where `train.optimizer` was changed, begins with those that both have
+        for key in optimizer.moments(weight) if isinstance(optimizer, Muon) else ADAMW_MOMENTS:
             value = moments.get(f"{key}.{name}")
             if value is not None:
                 optimizer.state[weight][key] = value if key == "step" else parallel.part(value, weight)

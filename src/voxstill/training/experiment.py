@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import torch
 
 from voxstill.core import config, legacy
 from voxstill.core.atomic import atomic_folder, write_atomically
-from voxstill.core.config import Config
+from voxstill.core.config import Config, Normalization, Optimizer
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.decoding.checkpoint_files import model_folder
@@ -35,6 +35,8 @@ from voxstill.training.summary import TrainingSummary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_FIRST_OPTIMIZER = ("optimizer", "adamw")
+"""The only one before there was a choice."""
 _FOLDER = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
 """The name of an experiment folder before its `train.name`: when it began, and a number where several did."""
 
@@ -185,6 +187,7 @@ def train_settings(cfg: Config) -> dict[str, object]:
     student = config.identity(cfg.student)
     if student.get("normalization") == "utterance" and cfg.student.checkpoint is None:  # the only one before
         del student["normalization"]
+    train = {name: value for name, value in config.identity(cfg.train).items() if (name, value) != _FIRST_OPTIMIZER}
     distilled = {} if teacher is None else {"distill": checkpoints.weights_digest(str(model_folder(teacher)))}
     return {
         **distilled,
@@ -192,31 +195,40 @@ def train_settings(cfg: Config) -> dict[str, object]:
         "student": {**student, "weights": checkpoints.weights_digest(cfg.student.checkpoint)},
         "plan": config.identity(cfg.plan),
         "augment": config.identity(cfg.augment),
-        "train": config.identity(cfg.train),
+        "train": train,
     }
 
 
-def with_normalization(
-    cfg: Config, shards: ShardFigures, settings_of: Callable[[Config], Mapping[str, object]], run: RunDir | None
+def with_defaults(
+    cfg: Config,
+    shards: ShardFigures,
+    settings_of: Callable[[Config], Mapping[str, object]],
+    run: RunDir | None,
+    *,
+    is_pretraining: bool,
 ) -> Config:
-    """The configuration with what a new recogniser's `student.normalization` is, where it is not set.
+    """The configuration with what `student.normalization` and `train.optimizer` are, where they are not set.
 
-    An experiment keeps its own: `run`, which goes on, and the one of these settings from before there was a choice.
+    A new recogniser has `level` and `muon`. An experiment keeps its own: `run`, which goes on, and the one of these
+    settings from before there was a choice.
     """
-    student = cfg.student
-    if student.checkpoint is not None or student.task != "recognition":
-        return cfg
-    if student.normalization is not None:
-        return config.with_normalization(cfg, student.normalization)
+    is_new = cfg.student.checkpoint is None and cfg.student.task == "recognition"
+    normalizations: Sequence[Normalization | None] = ["level", "utterance"] if is_new else [None]
+    optimizers: Sequence[Optimizer] = ["muon", "adamw"] if is_new and not is_pretraining else ["adamw"]
     if run is not None:
-        its_own = config.load_snapshot(str(run.config)).student.normalization if run.config.is_file() else None
-        return config.with_normalization(cfg, its_own or "level")
-    level, utterance = config.with_normalization(cfg, "level"), config.with_normalization(cfg, "utterance")
+        kept = config.load_snapshot(str(run.config)) if run.config.is_file() else None
+        normalizations = [kept.student.normalization or "level"] if kept and is_new else normalizations[:1]
+        optimizers = [kept.train.optimizer or "adamw"] if kept else optimizers[:1]
+    if cfg.student.normalization is not None:
+        normalizations = [cfg.student.normalization]
+    if cfg.train.optimizer is not None:
+        optimizers = [cfg.train.optimizer]
+    choices = [config.with_choices(cfg, *choice) for choice in itertools.product(normalizations, optimizers)]
     version = _version_of(cfg, shards)
-    for one in (level, utterance):
+    for one in choices if len(choices) > 1 else ():
         if _same_experiment(one, shards, settings_of(one), version):
             return one
-    return level
+    return choices[0]
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:

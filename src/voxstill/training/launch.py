@@ -27,7 +27,7 @@ from voxstill.storage.store import Store
 from voxstill.training import checkpoint, loop, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
-from voxstill.training.experiment import finished_summary, named, note, open_run, with_normalization, write_whole
+from voxstill.training.experiment import finished_summary, named, note, open_run, with_defaults, write_whole
 from voxstill.training.exports import Exports
 from voxstill.training.setup import Build, SettingsOf, TrainingSetup
 from voxstill.training.summary import TrainingSummary
@@ -75,7 +75,7 @@ def _launch(
     ranks = world.ranks()
     cfg = parallel.with_ranks(ranks, cfg) if ranks else cfg
     shards = shards_of(cfg)
-    cfg = with_normalization(cfg, shards, settings_of, experiment)
+    cfg = with_defaults(cfg, shards, settings_of, experiment, is_pretraining=command == "pretrain")
     settings = settings_of(cfg)
 
     def opened() -> RunDir:

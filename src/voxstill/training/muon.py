@@ -18,6 +18,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 UPDATE_RMS = 0.2
 """Root mean square of an update before the learning rate: about that of AdamW, whose learning rates it takes (Liu et
 al. 2025, "Muon is scalable for LLM training", section 2.2)."""
+ADAMW_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 _LEAST_SIDE = 16
 """Thinner matrices, such as the kernels of a depthwise convolution, are left to AdamW."""
 
@@ -34,6 +35,10 @@ class Muon(torch.optim.Optimizer):
         super().__init__([*adamw.param_groups, group], {"lr": lr})
         self._group = self.param_groups[-1]
         adamw.state = self.state  # a checkpoint holds the state of all weights
+
+    def moments(self, weight: Tensor) -> Sequence[str]:
+        """The names of what is remembered of a weight from step to step."""
+        return ("momentum",) if any(weight is matrix for matrix in self._group["params"]) else ADAMW_MOMENTS
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

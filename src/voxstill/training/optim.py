@@ -34,11 +34,11 @@ def lr_at(progress: float, cfg: Train) -> float:
 
 
 def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:
-    """The optimizer that `train.optimizer` names, for the weights of a model.
+    """The optimizer that `train.optimizer` names, for the weights of a model; AdamW where it names none.
 
     ConfigError for `muon` where the model has no layers that it could learn.
     """
-    if cfg.optimizer == "adamw":
+    if cfg.optimizer != "muon":
         return adamw(model.parameters(), cfg)
     matrices, others = muon.split(model)
     if not matrices:

@@ -16,7 +16,7 @@ from voxstill.core.config.loading import (
     template,
     tree,
 )
-from voxstill.core.config.root import Config, with_normalization
+from voxstill.core.config.root import Config, with_choices
 from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
 from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
@@ -25,6 +25,7 @@ from voxstill.core.config.training import (
     Augment,
     Distill,
     Normalization,
+    Optimizer,
     Plan,
     Pretrain,
     Student,
@@ -48,6 +49,7 @@ __all__ = [
     "Filter",
     "Monitor",
     "Normalization",
+    "Optimizer",
     "Option",
     "Plan",
     "Pretrain",
@@ -77,5 +79,5 @@ __all__ = [
     "template",
     "tree",
     "validated",
-    "with_normalization",
+    "with_choices",
 ]

@@ -47,6 +47,9 @@ def load_snapshot(path: str) -> Config:
     student = options.get("student")
     if isinstance(student, dict) and "normalization" not in student and student.get("checkpoint") is None:
         options["student"] = {**student, "normalization": "utterance"}
+    train = options.get("train", {})
+    if isinstance(train, dict) and "optimizer" not in train:
+        options["train"] = {**train, "optimizer": "adamw"}
     return validated(Config, options)
 
 

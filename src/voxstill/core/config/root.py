@@ -16,7 +16,16 @@ from voxstill.core.config.explain import in_words, renamed
 from voxstill.core.config.section import Section, option
 from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import Teacher
-from voxstill.core.config.training import TRAIN_PRESETS, Augment, Normalization, Plan, Pretrain, Student, Train
+from voxstill.core.config.training import (
+    TRAIN_PRESETS,
+    Augment,
+    Normalization,
+    Optimizer,
+    Plan,
+    Pretrain,
+    Student,
+    Train,
+)
 from voxstill.core.errors import ConfigError
 
 _LEVEL_GAIN_DB = 12.0
@@ -145,13 +154,16 @@ class Config(Section):
         return self
 
 
-def with_normalization(config: Config, normalization: Normalization) -> Config:
-    """The configuration with this `student.normalization`, and with what `augment.gain_db` is by default beside it."""
+def with_choices(config: Config, normalization: Normalization | None, optimizer: Optimizer) -> Config:
+    """The configuration with this `student.normalization` and `train.optimizer`, and with what `augment.gain_db` is by
+    default beside them."""
     student = config.student.model_copy(update={"normalization": normalization})
+    train = config.train.model_copy(update={"optimizer": optimizer})
     augment = config.augment
-    if normalization == "level" and "gain_db" not in augment.model_fields_set:
+    is_new = student.checkpoint is None and student.task == "recognition"
+    if is_new and normalization == "level" and "gain_db" not in augment.model_fields_set:
         augment = augment.model_copy(update={"gain_db": _LEVEL_GAIN_DB})
-    return config.model_copy(update={"student": student, "augment": augment})
+    return config.model_copy(update={"student": student, "train": train, "augment": augment})
 
 
 def _set_options(section: object) -> Mapping[str, object] | None:

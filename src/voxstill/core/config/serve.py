@@ -34,8 +34,9 @@ class Serve(Section):
     more."""
     min_replicas: int = option(1, unit="replicas", ge=1)
     """With `--ray`: processes that serve at least, on all machines together."""
-    max_replicas: int = option(1, unit="replicas", ge=1)
-    """With `--ray`: processes that serve at most. Ray starts and ends them so that each has `replica_requests`."""
+    max_replicas: int | None = option(None, unit="replicas", ge=1)
+    """With `--ray`: processes that serve at most; Ray starts and ends them so that each has `replica_requests`. Null:
+    `min_replicas`, always."""
     replica_requests: float = option(16.0, unit="requests", gt=0)
     """Requests that one replica should have under way, on average."""
     replica_cpus: float = option(1.0, unit="cores", ge=0)
@@ -45,7 +46,7 @@ class Serve(Section):
 
     @model_validator(mode="after")
     def _replicas_have_a_range(self) -> Self:
-        if self.max_replicas < self.min_replicas:
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
             raise ConfigError(
                 f"`serve.max_replicas` is {self.max_replicas}, and `serve.min_replicas` {self.min_replicas}",
                 why="there would be no number between",

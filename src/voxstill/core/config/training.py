@@ -40,6 +40,10 @@ Normalization = Literal["level", "utterance"]
 """How log-mels are normalised."""
 
 
+Optimizer = Literal["adamw", "muon"]
+"""What learns the weights."""
+
+
 class Student(Section):
     """The model to train."""
 
@@ -196,10 +200,10 @@ class Train(Section):
     """Training time. Learning rate and phases follow the clock, so only `steps` and `epochs` repeat bit by bit."""
     lr: float = option(2e-3, unit="1/step", gt=0)
     """Peak learning rate."""
-    optimizer: Literal["adamw", "muon"] = option("adamw")
+    optimizer: Optimizer | None = option(None)
     """`muon` makes the update of each weight matrix of the layers orthogonal, and leaves all other weights to AdamW: a
     new student learns as much in a third of the steps or less, and a step takes up to half as long again on a CPU. It
-    takes the learning rate of AdamW."""
+    takes the learning rate of AdamW. Null: `muon` for a new recogniser, else `adamw`."""
     warmup: float = option(0.06, unit="share", ge=0, lt=1)
     """Share of the training in which the learning rate rises."""
     schedule: Literal["cosine", "tri_stage"] = option("cosine")

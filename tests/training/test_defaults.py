@@ -1,4 +1,4 @@
-"""`student.normalization` of trainings: new ones take `level`, and those of before there was a choice keep theirs."""
+"""`student.normalization` and `train.optimizer`: new trainings take `level` and `muon`, those of before keep theirs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def made_before_there_was_a_choice(run: RunDir) -> None:
     """The snapshot of the configuration as earlier versions wrote it."""
     lines = run.config.read_text().splitlines(keepends=True)
     run.config.chmod(0o644)
-    run.config.write_text("".join(line for line in lines if "normalization" not in line))
+    run.config.write_text("".join(line for line in lines if "normalization:" not in line and "optimizer:" not in line))
 
 
 ALONE = """
@@ -69,12 +69,12 @@ rows = []
 for path in sys.argv[2:]:
     inputs = processor(soundfile.read(path, dtype="float32")[0], sampling_rate=16000, return_tensors="pt")
     with torch.inference_mode():
-        rows.append(model(**inputs).logits.argmax(-1)[0].tolist())
+        rows.append(model(**inputs).logits.log_softmax(-1)[0].tolist())
 print(json.dumps(rows))
 """
 
 
-def test_a_new_recogniser_has_level_with_varied_gain_and_the_same_tokens_in_transformers_alone(
+def test_a_new_recogniser_has_level_with_varied_gain_and_the_same_outputs_in_transformers_alone(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
     import soundfile
@@ -84,7 +84,7 @@ def test_a_new_recogniser_has_level_with_varied_gain_and_the_same_tokens_in_tran
 
     run = train(capsys, config, tmp_path)
     cfg = configuration.load_snapshot(str(run.config))
-    assert (cfg.student.normalization, cfg.augment.gain_db) == ("level", 12.0)
+    assert (cfg.student.normalization, cfg.augment.gain_db, cfg.train.optimizer) == ("level", 12.0, "muon")
     assert extractor(run)["feature_extractor_type"] == "NemotronAsrStreamingFeatureExtractor"
     paths = [str(config.parent / f"{number}.flac") for number in range(4)]
     alone = subprocess.run(
@@ -95,21 +95,46 @@ def test_a_new_recogniser_has_level_with_varied_gain_and_the_same_tokens_in_tran
     recognizer.load()
     log_probs = recognizer.log_probs([soundfile.read(path, dtype="int16")[0] for path in paths])
     for row, row_FV in zip(json.loads(alone.stdout.splitlines()[-1]), log_probs, strict=True):
-        assert row[: len(row_FV)] == torch.from_numpy(row_FV).argmax(-1).tolist()  # a frame of padding may follow
+        alone_FV = torch.tensor(row[: len(row_FV)])  # a frame of padding may follow
+        # the tones are a little louder than the range of levels, which `transformers` does not know
+        assert torch.allclose(alone_FV, torch.from_numpy(row_FV), atol=0.05)
 
 
 def test_an_experiment_of_before_there_was_a_choice_is_gone_on_with_as_it_was(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
-    before = train(capsys, config, tmp_path, "--set", "student.normalization=utterance")
+    words = ["--set", "student.normalization=utterance", "--set", "train.optimizer=adamw"]
+    before = train(capsys, config, tmp_path, *words)
     made_before_there_was_a_choice(before)
-    assert configuration.load_snapshot(str(before.config)).student.normalization == "utterance"
+    cfg = configuration.load_snapshot(str(before.config))
+    assert (cfg.student.normalization, cfg.train.optimizer) == ("utterance", "adamw")
     assert train(capsys, config, tmp_path).path == before.path
     longer = train(capsys, config, tmp_path, "--set", "train.steps=3", "--continue", str(before.path))
+    assert configuration.load_snapshot(str(longer.config)).train.optimizer == "adamw"
     assert extractor(longer)["feature_extractor_type"] == "ParakeetFeatureExtractor"
     chosen = train(capsys, config, tmp_path, "--set", "student.normalization=level")
     assert chosen.path != before.path
     assert train(capsys, config, tmp_path).path == chosen.path
+
+
+def test_an_experiment_goes_on_with_its_optimizer_and_may_be_given_the_other(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    before = train(capsys, config, tmp_path, "--set", "train.optimizer=adamw")
+    assert train(capsys, config, tmp_path).path == before.path
+    for optimizer, steps in (("muon", 3), ("adamw", 4)):
+        words = [
+            "--set",
+            f"train.optimizer={optimizer}",
+            "--set",
+            f"train.steps={steps}",
+            "--continue",
+            str(before.path),
+        ]
+        changed = train(capsys, config, tmp_path, *words)
+        assert configuration.load_snapshot(str(changed.config)).train.optimizer == optimizer
+    new = train(capsys, config, tmp_path, "--set", "seed=5")
+    assert configuration.load_snapshot(str(new.config)).train.optimizer == "muon"
 
 
 def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
@@ -118,6 +143,7 @@ def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
     level = train(capsys, config, tmp_path)
     more = train(capsys, config, tmp_path, "--set", f"student.checkpoint={level.model}")
     assert extractor(more) == extractor(level)
+    assert configuration.load_snapshot(str(more.config)).train.optimizer == "adamw"
     words = ["--set", f"student.checkpoint={level.model}", "--set", "student.normalization=utterance"]
     assert cli.main(["train", str(config), "--set", f"train.root={tmp_path}", *words]) == 2
     assert "a checkpoint brings its own" in capsys.readouterr().err
