@@ -29,13 +29,20 @@ QUIET = [
 
 
 class Browser:
-    """One page of a browser; `network` names every address that it asked for."""
+    """One page of a browser; `network` names every address that it asked for. `microphone` is a WAV that its microphone
+    hears, again and again."""
 
-    def __init__(self, folder: Path, width: int = 1200, height: int = 900) -> None:
+    def __init__(self, folder: Path, width: int = 1200, height: int = 900, microphone: Path | None = None) -> None:
         self._command = [
             *(str(CHROMIUM), *QUIET, "--remote-debugging-pipe", f"--window-size={width},{height}"),
             f"--user-data-dir={folder / 'profile'}",
         ]
+        if microphone is not None:
+            self._command += [
+                "--use-fake-ui-for-media-stream",
+                "--use-fake-device-for-media-stream",
+                f"--use-file-for-fake-audio-capture={microphone}",
+            ]
         self._ids = itertools.count(1)
         self.network: list[str] = []
         self.errors: list[str] = []

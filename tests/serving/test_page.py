@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+import soundfile
 
 from browser import CHROMIUM, Browser
 from serving_process import ServerProcess, serving, wav_of
 from tones import TEXTS
+from voxstill.core.records import RATE_HZ
+from voxstill.synthesis.voices import SpeechJob, synthesize
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +62,24 @@ def test_a_file_that_is_dropped_becomes_words_with_times(open_server: ServerProc
         )
         assert browser.errors == []
         assert {url.split("/")[2] for url in browser.network if url.startswith("http")} == {open_server.url[7:]}
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
+def test_what_is_spoken_into_the_microphone_becomes_words(open_server: ServerProcess, tmp_path: Path) -> None:
+    [speech_T] = synthesize([SpeechJob(text="ba du ko mi ba du ko mi", voice="en-us")], processes=1)
+    pause_T = np.random.default_rng(0).normal(0, 3, 2 * RATE_HZ).astype(np.int16)
+    microphone = tmp_path / "speech.wav"
+    soundfile.write(microphone, np.concatenate([pause_T[: RATE_HZ // 2], speech_T, pause_T]), RATE_HZ)
+    with Browser(tmp_path, microphone=microphone) as browser:
+        browser.open(open_server.url)
+        browser.wait_for("document.querySelector('#model').options.length === 1")
+        browser.evaluate("document.querySelector('#speak').click()")
+        browser.wait_for("document.querySelector('#speak').getAttribute('aria-pressed') === 'true'")
+        browser.wait_for("document.querySelectorAll('.word').length > 0")  # while it is spoken
+        browser.evaluate("document.querySelector('#speak').click()")  # in the middle: the rest follows
+        browser.wait_for("document.querySelector('#speak').getAttribute('aria-pressed') === 'false'")
+        words = browser.evaluate("[...document.querySelectorAll('.word')].map((word) => word.firstChild.data)")
+        assert words
+        assert set(words) <= {word for text in TEXTS for word in text.split()}
+        assert browser.evaluate("document.querySelectorAll('#words > [class]:not([class=\"\"])').length") == 0
+        assert browser.errors == []
