@@ -3,9 +3,9 @@
     python benchmarks/serve.py mine-onnx --audio recordings --clients 1 8 32 --seconds 20
 
 Servers of its own serve the model on loopback. Each client sends one recording after another, as soon as the last is
-answered, over a connection of its own, and never a second time. Another server of the same API can be measured beside
-it: `--peer NAME=URL`, with the model that `--peer-model` names. Prints a table and writes
-`benchmarks/results/serve.json`.
+answered, over a connection of its own, and never a second time. With `--sherpa` the server of sherpa-onnx (from
+`pip install sherpa-onnx-bin`) serves the same export beside it, in the same run; it is sent samples, which it need not
+decode. Prints a table and writes `benchmarks/results/serve.json`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import json
 import os
 import platform
 import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,6 +33,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
+import soundfile
+import websockets
 from prometheus_client.parser import text_string_to_metric_families
 
 HERE = Path(__file__).parent
@@ -38,6 +43,7 @@ BOUNDARY = "boundary-of-the-benchmark"
 SPLIT_REQUESTS = 2000
 PATIENCE_S = 0.1
 """A refused client asks again after this: one that waited for Retry-After would end the overload."""
+_SHERPA_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,7 @@ def main() -> None:
     parser.add_argument("--switches", type=int, default=50)
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=URL", help="another server, measured too")
-    parser.add_argument("--peer-model", default="model")
+    parser.add_argument("--sherpa", metavar="PATH", help="sherpa-onnx-offline-websocket-server, measured beside it")
     args = parser.parse_args()
     paths = sorted(path for path in args.audio.rglob("*") if path.suffix in (".wav", ".flac"))
     recordings = [path.read_bytes() for path in paths[:200]]
@@ -102,13 +107,12 @@ def main() -> None:
         print(f"| {row.max_ms:.0f} | {row.mean_batch:.2f} | {answers} |", flush=True)
         return row
 
-    peers = [tuple(peer.split("=", 1)) for peer in args.peer]
-    peer_bodies = [form(recording, args.peer_model) for recording in recordings]
-    with server(args.model, args.engine) as one:
+    messages = [sherpa_message(recording) for recording in recordings]
+    with server(args.model, args.engine) as one, sherpa_server(args.sherpa, args.model) as peer:
         for num_clients in args.clients:
             add(measured([one.url], "steady", bodies, num_clients, args.seconds))
-            for name, url in peers:
-                add(measured([url], name, peer_bodies, num_clients, args.seconds))
+            if peer is not None:
+                add(measured([peer], "sherpa-onnx", messages, num_clients, args.seconds))
         before_mb = one.rss_mb
         switching = switches(one, args.model, args.switches)
         add(measured([one.url], f"{args.switches} switches", bodies, most, None, switching))
@@ -185,6 +189,58 @@ def form(recording: bytes, model: str) -> bytes:
     return head.encode() + recording + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
+@contextlib.contextmanager
+def sherpa_server(binary: str | None, model: str) -> Iterator[str | None]:
+    """The address of sherpa-onnx's server of an exported CTC student; None without one."""
+    if binary is None:
+        yield None
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = [f"--port={port}", f"--nemo-ctc-model={model}/model.onnx", f"--tokens={model}/tokens.txt"]
+    options += ["--num-threads=1", "--num-work-threads=1", "--num-io-threads=1", "--max-batch-size=32"]
+    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.1)
+        yield f"ws://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def sherpa_message(recording: bytes) -> bytes:
+    """A recording as that server takes it: rate, number of bytes, samples."""
+    samples_T, rate_hz = soundfile.read(io.BytesIO(recording), dtype="float32")
+    return struct.pack("<ii", rate_hz, samples_T.nbytes) + bytes(samples_T)
+
+
+class SherpaClient:
+    """A client of sherpa-onnx's server, with one connection."""
+
+    def __init__(self) -> None:
+        self._connection: websockets.ClientConnection | None = None
+
+    async def post(self, url: str, body: bytes) -> tuple[int, str]:
+        """200, and no version, when there is an answer."""
+        if self._connection is None:
+            self._connection = await websockets.connect(url, compression=None)
+        for start in range(0, len(body), _SHERPA_BYTES):
+            await self._connection.send(body[start : start + _SHERPA_BYTES])
+        await self._connection.recv()
+        return 200, ""
+
+    async def close(self) -> None:
+        """Say goodbye."""
+        if self._connection is not None:
+            await self._connection.send("Done")
+            await self._connection.close()
+        self._connection = None
+
+
 class Client:
     """A client with one connection, which speaks as little HTTP as will do: it shares the cores with the server."""
 
@@ -255,7 +311,8 @@ async def load(
 
     async def ask(number: int) -> None:
         nonlocal asked
-        choice, client = random.Random(number), Client()
+        choice = random.Random(number)
+        client = SherpaClient() if str(servers[0]).startswith("ws:") else Client()
         while goes_on():
             asked += 1
             ready = [one for one in servers if isinstance(one, str) or one.takes_requests]
@@ -350,7 +407,7 @@ def batches(one: str | Server) -> tuple[float, float]:
     try:
         with urllib.request.urlopen(f"{one if isinstance(one, str) else one.url}/metrics", timeout=60) as answer:
             text = answer.read().decode()
-    except OSError:
+    except (OSError, ValueError):
         return 0.0, 0.0
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
