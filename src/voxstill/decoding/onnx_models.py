@@ -41,7 +41,7 @@ class OnnxCtcModel:
         self._exported, self.frame_ms, self.num_parameters = model, model.frame_ms, model.num_parameters
         self.takes_batches = model.input == "log_mels"
         self.vocabulary = exported.vocabulary(folder, model)
-        self._session = session(folder, file, model, options.threads)
+        self._graph = graph(folder, file, model, options.threads)
         self._searches = Searches(decoding, self.vocabulary, options, is_ctc=True, section=section)
         self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
@@ -93,10 +93,10 @@ class OnnxCtcModel:
             [samples_T] = samples
             if len(samples_T) < self._exported.min_samples:
                 return np.zeros((1, 0, len(self.vocabulary.pieces)), np.float32), [0]
-            log_probs_BFV = _run(self._session, pcm.to_float(samples_T)[None])[0]
+            log_probs_BFV = self._graph(pcm.to_float(samples_T)[None])[0]
             return log_probs_BFV, [log_probs_BFV.shape[1]]
         mel_BDF, frames_B = log_mels(samples, self._exported)
-        log_probs_BFV = _run(self._session, mel_BDF, frames_B)[0]
+        log_probs_BFV = self._graph(mel_BDF, frames_B)[0]
         per_frame = self.frame_ms // _FRAME_OF_MELS_MS
         return log_probs_BFV, (-(-frames_B // per_frame)).tolist()
 
@@ -114,7 +114,7 @@ class OnnxTransducerModel:
         self._exported, self.num_parameters = model, model.num_parameters
         self.vocabulary = exported.vocabulary(folder, model)
         self._encoder, self._decoder, self._joiner = (
-            session(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
+            graph(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
         )
         self._searches = Searches(decoding, self.vocabulary, options, is_ctc=False, section=section)
         self.takes_phrases = self._searches.takes_phrases
@@ -132,10 +132,10 @@ class OnnxTransducerModel:
 
         `phrases` are listened for besides those of `decode.boost`, by a beam search.
         """
-        encoded_BPF, frames_B = _run(self._encoder, *log_mels(samples, self._exported))
+        encoded_BPF, frames_B = self._encoder(*log_mels(samples, self._exported))
         blank_id = self.vocabulary.blank_id
         no_state_BP1 = np.zeros_like(encoded_BPF[:, :, :1])
-        frame_logits_BFV = _run(self._joiner, encoded_BPF, no_state_BP1)[0][:, :, 0, : blank_id + 1]
+        frame_logits_BFV = self._joiner(encoded_BPF, no_state_BP1)[0][:, :, 0, : blank_id + 1]
         return decode_transducer(
             encoded_BPF.transpose(0, 2, 1),
             frames_B.tolist(),
@@ -156,23 +156,32 @@ class OnnxTransducerModel:
     ) -> tuple[NDArray[np.float32], transducer.Memory]:
         num = len(tokens_BU)
         if memory is None:
-            layers, _, width = self._decoder.get_inputs()[2].shape
+            layers, _, width = self._decoder.input_shape(2)
             memory = np.zeros((layers, num, width), np.float32), np.zeros((layers, num, width), np.float32)
-        predicted_BPU, _, hidden, cell = _run(
-            self._decoder, tokens_BU.astype(np.int32), np.ones(num, np.int32), *memory
-        )
+        predicted_BPU, _, hidden, cell = self._decoder(tokens_BU.astype(np.int32), np.ones(num, np.int32), *memory)
         return predicted_BPU.transpose(0, 2, 1), (hidden, cell)
 
     def _joint(self, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]) -> NDArray[np.float32]:
-        logits_NV: NDArray[np.float32] = _run(self._joiner, encoded_NE[..., None], predicted_NP[..., None])[0][:, 0, 0]
+        logits_NV: NDArray[np.float32] = self._joiner(encoded_NE[..., None], predicted_NP[..., None])[0][:, 0, 0]
         return logits_NV
 
 
-def _run(onnx_session: InferenceSession, *inputs: NDArray[Any]) -> list[Any]:
-    """All outputs for the inputs in their order."""
-    names = [member.name for member in onnx_session.get_inputs()]
-    outputs: list[Any] = onnx_session.run(None, dict(zip(names, inputs, strict=True)))
-    return outputs
+class Graph:
+    """A loaded ONNX file: arrays in the order of its inputs to all of its outputs."""
+
+    def __init__(self, session: InferenceSession) -> None:
+        self._session = session
+        self._names = [member.name for member in session.get_inputs()]
+
+    def __call__(self, *inputs: NDArray[Any]) -> list[Any]:
+        """Run the graph."""
+        outputs: list[Any] = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
+        return outputs
+
+    def input_shape(self, number: int) -> Sequence[Any]:
+        """The shape of an input, with names for what it leaves open."""
+        shape: Sequence[Any] = self._session.get_inputs()[number].shape
+        return shape
 
 
 def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -186,7 +195,7 @@ def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[
     return mel_BDF, frames_B
 
 
-def session(folder: Path, file: str, model: ExportedModel, threads: int) -> InferenceSession:
+def graph(folder: Path, file: str, model: ExportedModel, threads: int) -> Graph:
     """Load an ONNX file of an exported student on so many threads; DataError where it is not what was written."""
     import onnxruntime
 
@@ -196,7 +205,8 @@ def session(folder: Path, file: str, model: ExportedModel, threads: int) -> Infe
     reason = exported.faults(folder, model, [file]).get(file)
     try:
         if reason is None:
-            return onnxruntime.InferenceSession(str(folder / file), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(str(folder / file), options, providers=["CPUExecutionProvider"])
+            return Graph(session)
     except Exception as error:  # of a dozen classes of its own
         reason = str(error).partition("\n")[0]
     raise DataError(
