@@ -74,7 +74,16 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     began = time.perf_counter()
-    rows, audio = judged(args)  # what is wrong with them shows before the training
+    try:  # what is wrong with the folders shows before the training
+        rows, audio = judged(args)
+        (args.train / "coffee.jsgf").read_bytes()
+        manifest(args.train)
+    except (OSError, ValueError, KeyError, soundfile.LibsndfileError) as error:
+        sys.exit(
+            f"error: the orders cannot be read: {type(error).__name__}: {error}\n"
+            "  fix: both folders need `manifest.jsonl` with `id` and `audio`, that of `--test` also `slots`, that of "
+            "`--train` also `coffee.jsgf`; `--noise` is an audio file"
+        )
     cfg, run = student(args)
     figures = judge(cfg, run["student"]["path"], rows, audio, args.seed)
     figures |= {

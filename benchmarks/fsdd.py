@@ -31,12 +31,15 @@ def main() -> None:
     parser.add_argument("--voices", help="manifest of synthetic voices, whose texts are learnt from")
     parser.add_argument("--config", default=str(HERE.parent / "examples/fsdd/fsdd.yaml"))
     parser.add_argument("--teacher", help="another teacher, such as `reference`")
-    parser.add_argument("--speakers", nargs="*", default=SPEAKERS)
+    parser.add_argument("--speakers", nargs="+", default=SPEAKERS, choices=SPEAKERS, metavar="NAME")
     parser.add_argument("--no-dev", action="store_true", help="learn from all five other speakers, without a dev split")
     parser.add_argument("--output", default=str(HERE / "results/fsdd.json"))
     parser.add_argument("--set", action="append", default=[], help="passed on to voxstill")
     args = parser.parse_args()
     extra = [f"teacher={args.teacher}"] if args.teacher else []
+    if not args.voices:
+        extra.append("plan.weights={}")  # they are of a mixture with voices
+    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     rows: dict[str, dict[str, Any]] = {}
     for speaker in args.speakers:
         rows[speaker] = run(args, speaker, [*extra, *args.set])
@@ -60,7 +63,9 @@ def run(args: argparse.Namespace, speaker: str, overrides: list[str]) -> dict[st
     for setting in settings:
         command += ["--set", setting]
     before_s = cpu_s()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)  # its message says why
     figures: dict[str, Any] = json.loads(done.stdout)
     return {**figures, "cpu_s": cpu_s() - before_s}
 

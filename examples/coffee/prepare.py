@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import shutil
+import sys
 from pathlib import Path
 
 GRAMMAR = Path(__file__).parent / "orders.jsgf"
@@ -24,7 +25,10 @@ def main() -> None:
     parser.add_argument("--benchmark", type=Path, required=True, help="a clone of Picovoice/speech-to-intent-benchmark")
     parser.add_argument("--output", type=Path, required=True, help="folder for `train` and `test`")
     args = parser.parse_args()
-    labels = json.loads((args.benchmark / "data/label/label.json").read_text(encoding="utf-8"))
+    try:
+        labels = json.loads((args.benchmark / "data/label/label.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: `{args.benchmark}` is no clone of the benchmark: {error}")
     rows: dict[str, list[str]] = {"train": [], "test": []}
     for name, label in sorted(labels.items()):
         row = {

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +38,19 @@ def main() -> None:
     parser.add_argument("--dataset", help="name of the data set of all, instead of `isolated` and `strings`")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    rows = [json.loads(line) for line in args.manifest.read_text(encoding="utf-8").splitlines()]
-    isolated = [
-        {
-            "id": row["id"],
-            "audio": str((args.manifest.parent / row["audio"]).resolve()),
-            "text": row["text"],
-            "speaker": row["speaker"],
-            "dataset": "isolated",
-        }
-        for row in rows
-    ]
+    if not 1 <= args.shortest <= args.longest:
+        sys.exit(f"error: strings of {args.shortest} to {args.longest} digits: `--shortest` must be 1 to `--longest`")
+    try:
+        lines = args.manifest.read_text(encoding="utf-8-sig").splitlines()
+        isolated = [single(json.loads(line), args.manifest.parent) for line in lines if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(
+            f"error: `{args.manifest}` cannot be read: {type(error).__name__}: {error}\n"
+            "  fix: each line must be a JSON object with `id`, `audio`, `text` and `speaker`"
+        )
+    counts = Counter(row["speaker"] for row in isolated)
+    if not counts or min(counts.values()) < args.longest:
+        sys.exit(f"error: `{args.manifest}` must have {args.longest} digits or more of each speaker")
     (args.output / "audio").mkdir(parents=True, exist_ok=True)
     strings = []
     for speaker in sorted({row["speaker"] for row in isolated}):
@@ -56,8 +60,18 @@ def main() -> None:
             chosen = rng.sample(own, rng.randint(args.shortest, args.longest))
             strings.append(joined(f"{speaker}-string-{number:04}", chosen, args.output, rng))
     corpus = [{**row, "dataset": args.dataset or row["dataset"]} for row in (*isolated, *strings)]
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in corpus)
-    (args.output / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
+    written = (json.dumps(row, ensure_ascii=False) + "\n" for row in corpus)
+    (args.output / "manifest.jsonl").write_text("".join(written), encoding="utf-8")
+
+
+def single(row: Row, folder: Path) -> Row:
+    """The row of a digit said alone, with the path of its audio."""
+    names = ("id", "text", "speaker")
+    return {
+        **{name: row[name] for name in names},
+        "audio": str((folder / row["audio"]).resolve()),
+        "dataset": "isolated",
+    }
 
 
 def joined(name: str, chosen: list[Row], folder: Path, rng: random.Random) -> Row:

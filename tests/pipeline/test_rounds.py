@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,3 +185,12 @@ def test_only_the_last_student_is_uploaded() -> None:
     cfg = config.load(None, ["rounds=2", "train.upload=s3://bucket/students"])
     assert rounds.of_round(cfg, 1).train.upload is None
     assert rounds.of_round(cfg, 2, "recipe").train.upload == "s3://bucket/students"
+
+
+def test_later_rounds_learn_as_the_first_did(tmp_path: Path) -> None:
+    """Its experiment may be from before there was a choice of the optimizer."""
+    cfg = config.load(None, ["rounds=2"])
+    (tmp_path / "config.yaml").write_text("student: {normalization: level}\ntrain: {lr: 0.002}\n")
+    trained: Any = SimpleNamespace(trained=SimpleNamespace(path=str(tmp_path)))
+    own = rounds.as_begun(cfg, trained)
+    assert (own.student.normalization, own.train.optimizer) == ("level", "adamw")

@@ -112,7 +112,8 @@ def test_sentences_of_a_text_are_all_spoken_before_one_comes_again(
     [
         ("", (), 3, "it is empty"),
         ("\xff", (), 3, "it is not UTF-8"),
-        ("#JSGF V1.0;\ngrammar g;\npublic <s> = <NULL>;", (), 3, "every sentence of the grammar is empty"),
+        ("#JSGF V1.0;\ngrammar g;\npublic <s> = <NULL>;", (), 3, "no sentence of the grammar has a letter"),
+        ("#JSGF V1.0;\ngrammar g;\npublic <s> = , | -;", (), 3, "no sentence of the grammar has a letter"),
         ("#JSGF V1.0;\ngrammar g;\npublic <s> = (a;", (), 3, "line 3"),
         ("one", ("--language", "tlh-x"), 3, "tlh-x"),
         ("one", ("--hours", "0"), 2, "there would be no audio"),
@@ -136,6 +137,25 @@ def test_a_folder_with_other_files_is_left_alone(
     (tmp_path / "mine" / "a.wav").write_bytes(b"RIFF")
     assert "it is not empty" in make(capsys, grammar, tmp_path / "mine", code=2)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.wav"]
+
+
+def test_a_folder_that_was_begun_with_another_option_is_begun_again(
+    capsys: pytest.CaptureFixture[str], grammar: Path, tmp_path: Path
+) -> None:
+    message = make(capsys, grammar, tmp_path / "out", "--language", "tlh-x", code=3)
+    assert "give a language that it has" in message
+    figures = make(capsys, grammar, tmp_path / "out")
+    assert "holds voices of other texts" in make(capsys, grammar, tmp_path / "out", "--language", "de", code=2)
+    assert Path(figures["path"]).is_file()
+
+
+def test_sentences_of_a_grammar_that_nobody_can_say_are_left_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "g.jsgf").write_text("#JSGF V1.0;\ngrammar g;\npublic <s> = one | , ;")
+    figures = make(capsys, tmp_path / "g.jsgf", tmp_path / "out")
+    rows = [json.loads(line) for line in Path(figures["path"]).read_text(encoding="utf-8").splitlines()]
+    assert {row["text"] for row in rows} == {"one"}
 
 
 def test_lines_that_nobody_can_say_are_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,11 +53,11 @@ def extractor(run: RunDir) -> dict[str, Any]:
     return own
 
 
-def made_before_there_was_a_choice(run: RunDir) -> None:
-    """The snapshot of the configuration as earlier versions wrote it."""
+def made_before_there_was_a_choice(run: RunDir, *names: str) -> None:
+    """The snapshot of the configuration as earlier versions wrote it, without these options."""
     lines = run.config.read_text().splitlines(keepends=True)
     run.config.chmod(0o644)
-    run.config.write_text("".join(line for line in lines if "normalization:" not in line and "optimizer:" not in line))
+    run.config.write_text("".join(line for line in lines if line.strip().partition(":")[0] not in names))
 
 
 ALONE = """
@@ -105,14 +106,14 @@ def test_an_experiment_of_before_there_was_a_choice_is_gone_on_with_as_it_was(
 ) -> None:
     words = ["--set", "student.normalization=utterance", "--set", "train.optimizer=adamw"]
     before = train(capsys, config, tmp_path, *words)
-    made_before_there_was_a_choice(before)
+    made_before_there_was_a_choice(before, "normalization", "optimizer")
     cfg = configuration.load_snapshot(str(before.config))
     assert (cfg.student.normalization, cfg.train.optimizer) == ("utterance", "adamw")
     assert train(capsys, config, tmp_path).path == before.path
     longer = train(capsys, config, tmp_path, "--set", "train.steps=3", "--continue", str(before.path))
     assert configuration.load_snapshot(str(longer.config)).train.optimizer == "adamw"
     assert extractor(longer)["feature_extractor_type"] == "ParakeetFeatureExtractor"
-    chosen = train(capsys, config, tmp_path, "--set", "student.normalization=level")
+    chosen = train(capsys, config, tmp_path, "--set", "student.normalization=level", "--set", "train.optimizer=muon")
     assert chosen.path != before.path
     assert train(capsys, config, tmp_path).path == chosen.path
 
@@ -121,6 +122,11 @@ def test_an_experiment_goes_on_with_its_optimizer_and_may_be_given_the_other(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
     before = train(capsys, config, tmp_path, "--set", "train.optimizer=adamw")
+    chosen = train(capsys, config, tmp_path)  # what was set then is no default of before
+    assert chosen.path != before.path
+    assert configuration.load_snapshot(str(chosen.config)).train.optimizer == "muon"
+    shutil.rmtree(chosen.path)
+    made_before_there_was_a_choice(before, "optimizer")
     assert train(capsys, config, tmp_path).path == before.path
     for optimizer, steps in (("muon", 3), ("adamw", 4)):
         words = [

@@ -86,7 +86,7 @@ def run(cfg: Config, steps: Steps, allow_teacher: Sequence[str] = ()) -> list[Ro
             if finished:
                 by_student = cfg.model_copy(update={"teacher": _student(finished[-1])})
                 labels = _label(by_student, steps, step_name("label", number, cfg.rounds))
-                own = of_round(cfg, number, second_teacher=labels.recipe)
+                own = of_round(as_begun(cfg, finished[0]), number, second_teacher=labels.recipe)
             else:
                 _index(cfg, steps)
                 _label(cfg, steps, step_name("label", number, cfg.rounds), allow_teacher)
@@ -98,6 +98,14 @@ def run(cfg: Config, steps: Steps, allow_teacher: Sequence[str] = ()) -> list[Ro
         trained = _train(own, steps, step_name("train", number, cfg.rounds))
         finished.append(Round(number=number, of=cfg.rounds, cfg=own, verdicts=verdicts, trained=trained))
     return finished
+
+
+def as_begun(cfg: Config, first: Round) -> Config:
+    """The configuration with what the student of the first round has where nothing is set: all learn in one way."""
+    kept = config.load_snapshot(str(RunDir(Path(first.trained.path)).config))
+    student = cfg.student.model_copy(update={"normalization": kept.student.normalization})
+    train = cfg.train.model_copy(update={"optimizer": kept.train.optimizer})
+    return cfg.model_copy(update={"student": student, "train": train})
 
 
 def of_round(cfg: Config, number: int, second_teacher: str | None = None) -> Config:

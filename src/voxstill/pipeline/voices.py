@@ -136,10 +136,10 @@ def _sentences(uri: str, seed: int) -> tuple[Iterator[str], str]:
     rng = random.Random(fingerprint(seed, "sentences"))
     if data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(_JSGF):
         grammar = jsgf.of_bytes(data, uri)
-        if not any(" ".join(grammar.sample(random.Random(number))) for number in range(100)):
-            raise _no_sentences(uri, "every sentence of the grammar is empty")
+        if not any(_is_speakable(" ".join(grammar.sample(random.Random(number)))) for number in range(100)):
+            raise _no_sentences(uri, "no sentence of the grammar has a letter or a digit")
         drawn = (" ".join(grammar.sample(rng)) for _ in itertools.count())
-        return (text for text in drawn if text), fingerprint(data.decode())
+        return (text for text in drawn if _is_speakable(text)), fingerprint(data.decode())
     lines = _lines(data, uri)
     return _shuffled(lines, rng), fingerprint(*lines)
 
@@ -153,12 +153,16 @@ def _lines(data: bytes, uri: str) -> list[str]:
     if "\0" in text:
         raise _no_sentences(uri, "it is not text: it has characters that are 0")
     filled = [line for line in (" ".join(line.split()) for line in text.splitlines()) if line]
-    lines = [line for line in filled if any(character.isalnum() for character in line)]
+    lines = [line for line in filled if _is_speakable(line)]
     if not lines:
         raise _no_sentences(uri, "no line has a letter or a digit" if filled else "it is empty")
     if unspeakable := len(filled) - len(lines):
         log.warning("voices: %s lines have no letter and no digit, and are left out", f"{unspeakable:,}")
     return lines
+
+
+def _is_speakable(text: str) -> bool:
+    return any(character.isalnum() for character in text)
 
 
 def _shuffled(lines: Sequence[str], rng: random.Random) -> Iterator[str]:
@@ -175,9 +179,10 @@ def _no_sentences(uri: str, why: str) -> DataError:
 
 
 def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> None:
-    """ConfigError where a folder holds anything but this corpus, whole or begun."""
+    """ConfigError where a folder holds anything but this corpus, whole, or any that was begun."""
     if marker.is_file():
-        if marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":
+        is_whole = (folder / "manifest.jsonl").is_file()
+        if is_whole and marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":
             raise _unusable(folder, "it holds voices of other texts or options")
     elif any(folder.iterdir()):
         raise _unusable(folder, "it is not empty")

@@ -109,7 +109,7 @@ def _read_speech(worker: subprocess.Popen[bytes], job: SpeechJob) -> Speech:
         raise DataError(
             f"espeak-ng cannot say `{job.text}` with the voice `{job.voice}`",
             why="it has no such voice, the text has no sounds, or its process ended",
-            fix="give an accent and a variant that it has, such as en-us+m1",
+            fix="give a language that it has (`en`, `de`), an accent and variant (`en-us+m1`), or another text",
         )
     samples_T: NDArray[np.int16] = soxr.resample(np.frombuffer(raw, np.int16), ESPEAK_RATE_HZ, RATE_HZ)
     begun = {position: first / ESPEAK_RATE_HZ for position, first in struct.iter_unpack("<II", words)}

@@ -226,9 +226,20 @@ def with_defaults(
     choices = [config.with_choices(cfg, *choice) for choice in itertools.product(normalizations, optimizers)]
     version = _version_of(cfg, shards)
     for one in choices if len(choices) > 1 else ():
-        if _same_experiment(one, shards, settings_of(one), version):
+        same = _same_experiment(one, shards, settings_of(one), version)
+        if same is not None and (one is choices[0] or _had_no_choice(same, one, choices[0])):
             return one
     return choices[0]
+
+
+def _had_no_choice(run: RunDir, cfg: Config, today: Config) -> bool:
+    """Whether an experiment is from before there were the options in which its configuration differs from today's."""
+    text = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""
+    differ = {
+        "normalization": cfg.student.normalization != today.student.normalization,
+        "optimizer": cfg.train.optimizer != today.train.optimizer,
+    }
+    return not any(re.search(rf"^ +{name}:", text, re.MULTILINE) for name, is_other in differ.items() if is_other)
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:

@@ -44,18 +44,18 @@ class Decode(Section):
     @model_validator(mode="after")
     def _help_needs_a_choice(self) -> Self:
         """A language model and phrases choose between texts, and there must be some."""
-        for name in (option_name for option_name in ("lm", "boost") if self.beam == 1 and getattr(self, option_name)):
-            raise ConfigError(
-                f"`decode.{name}` has no use with `decode.beam: 1`",
-                why="where one text is followed, there is nothing to choose from",
-                fix="set `decode.beam`, to 16 for example",
-            )
         others = {"beam": self.beam > 1, "lm": self.lm, "boost": self.boost, "tune": self.tune}
         for name in (option_name for option_name, is_set in others.items() if self.grammar and is_set):
             raise ConfigError(
                 f"`decode.grammar` and `decode.{name}` do not go together",
                 why="the search along a grammar is exact, and knows no other texts to choose from",
                 fix=f"leave `decode.{name}` out, or `decode.grammar`",
+            )
+        for name in (option_name for option_name in ("lm", "boost") if self.beam == 1 and getattr(self, option_name)):
+            raise ConfigError(
+                f"`decode.{name}` has no use with `decode.beam: 1`",
+                why="where one text is followed, there is nothing to choose from",
+                fix="set `decode.beam`, to 16 for example",
             )
         return self
 
