@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         embed,
         export,
         listen,
+        push,
         restore_model,
         serve,
         write_transcripts,
@@ -101,6 +102,7 @@ __all__ = [
     "plan",
     "pretrain",
     "preview_augmentation",
+    "push",
     "remove",
     "repack",
     "replay",
@@ -132,7 +134,7 @@ _HOMES = {
     "Interrupted": "core.errors",
     **dict.fromkeys(("align", "clean", "export_labels", "remove", "verify", "voices"), "pipeline.api_corpus"),
     **dict.fromkeys(
-        ("classify", "embed", "export", "listen", "restore_model", "serve", "write_transcripts"),
+        ("classify", "embed", "export", "listen", "push", "restore_model", "serve", "write_transcripts"),
         "pipeline.api_inference",
     ),
     **dict.fromkeys(

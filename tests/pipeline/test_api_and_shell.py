@@ -39,6 +39,8 @@ ELSEWHERE = {
     "plan --seed": "cfg.seed",
     "plan --layout": "cfg.plan.layout",
     "pretrain CONFIG": "load_config(file)",
+    "push EXP_OR_FOLDER": "push(model)",
+    "push OWNER/NAME": "push(name)",
     "remove WORK": "cfg.work",
     "run CONFIG": "load_config(file)",
     "run --max-batches": "cfg.train.steps",

@@ -105,7 +105,9 @@ def test_the_document_can_be_followed(
                 continue
             for line in text.splitlines():
                 command = line.removeprefix("$ ")
-                if command.startswith("voxstill serve "):
+                if " --ray " in command:  # tests/serving/test_ray.py serves on Ray
+                    parse(command.split()[1:])
+                elif command.startswith("voxstill serve "):
                     stop(process)
                     arguments = [*command.replace(" --port 8000", "").split()[1:], "--port", str(port)]
                     process = forked.start(forked.command, arguments, log=tmp_path / "serve.log")

@@ -10,7 +10,7 @@ import pytest
 
 from voxstill.core.config import Config
 from voxstill.storage.rundir import RunDir
-from voxstill.training.divergence import advice, follow, parts
+from voxstill.training.divergence import advice, follow
 from voxstill.training.state import State
 
 
@@ -47,18 +47,6 @@ def test_a_loss_of_other_parts_counts_anew() -> None:
     state, _ = counted(*[0.5] * 50, parts=("align", "ctc"))
     assert counted(*[3.0] * 50, state=state) == (state, 0)
     assert state.loss == pytest.approx(3.0)
-
-
-def test_an_epoch_from_short_to_long_utterances_counts_anew() -> None:
-    state = State(epoch=0, ascending=True)
-    assert counted(*[0.5] * 50, parts=parts(state, ["ctc"]), state=state)[1] == 0
-    state.epoch = 1
-    assert counted(*[3.0] * 50, parts=parts(state, ["ctc"]), state=state)[1] == 0
-    assert counted(*[9.0] * 50, parts=parts(state, ["ctc"]), state=state)[1] == 1
-    state.ascending = False
-    assert parts(state, ["b", "a"]) == ("a", "b")
-    state.epoch = 2
-    assert parts(state, ["b", "a"]) == ("a", "b")
 
 
 def advised(folder: Path, *, segment: object = None, is_stepped: bool = True, overflows: bool = False) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
     from voxstill.pipeline.export import ExportResult
     from voxstill.pipeline.live_results import LiveSegment, LiveWords
+    from voxstill.pipeline.push import PushResult
     from voxstill.pipeline.serve import Engine, ServeResult
     from voxstill.pipeline.transcribe import Form, Transcript
 
@@ -93,6 +94,22 @@ def export(model: str | Path, output: str | Path, cfg: Config | None = None, *, 
     return exporting.export(cfg or load_config(evaluate.own_config(str(model))), str(model), str(output), int8=int8)
 
 
+def push(model: str | Path, name: str, cfg: Config | None = None) -> PushResult:
+    """Bring a student, of an experiment or exported, to the Hugging Face Hub as `owner/name`, with a model card.
+
+    A repository that is not there yet is made, and private. ConfigError where there is no finished student,
+    StorageError where it cannot be written, as where nobody is logged in.
+
+    >>> voxstill.push("exp/student", "no name")
+    Traceback (most recent call last):
+    voxstill.core.errors.StorageError: ...
+    """
+    from voxstill.pipeline import evaluate
+    from voxstill.pipeline import push as pushing
+
+    return pushing.push(cfg or load_config(evaluate.own_config(str(model))), str(model), name)
+
+
 def restore_model(copy: str | Path, output: str | Path, base: str | Path | None = None) -> Path:
     """Make a whole model folder of a copy that holds only changed weights, which `train.export_changes` writes.
 
@@ -116,20 +133,24 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     engine: Engine = "auto",
+    ray: bool = False,
     ready: Callable[[ServeResult], None] = lambda _: None,
 ) -> None:
     """Serve students as a transcription server with OpenAI's API, until SIGTERM or SIGINT.
 
-    `models` are written as those of `voxstill serve`: `[NAME=]MODEL[@WEIGHT]`. `ready` is called with the address once
-    all are loaded. ConfigError where one cannot be served, the address is taken or packages are missing.
+    `models` are written as those of `voxstill serve`: `[NAME=]MODEL[@WEIGHT]`. With `ray` they are served in replicas
+    on Ray, at least `cfg.serve.min_replicas`. `ready` is called with the address once all are loaded. ConfigError where
+    one cannot be served, the address is taken or packages are missing.
 
     >>> voxstill.serve(["mine=exp/student@0"])
     Traceback (most recent call last):
     voxstill.core.errors.ConfigError: ...
     """
     from voxstill.pipeline import serve as server
+    from voxstill.pipeline import serve_on_ray
 
-    server.serve(cfg or load_config(), models, host, port, engine, ready)
+    start = serve_on_ray.serve if ray else server.serve
+    start(cfg or load_config(), models, host, port, engine, ready)
 
 
 def listen(

@@ -22,11 +22,9 @@ from voxstill.serving.answers import TranscribedUtterance
 from voxstill.serving.errors import RequestError
 from voxstill.serving.forms import TranscriptionForm, read_form
 from voxstill.serving.models import Models
-from voxstill.serving.uploads import DecodedUpload, UploadDecoder
+from voxstill.serving.uploads import REQUEST_MS, DecodedUpload, UploadDecoder
 from voxstill.serving.versions import Hints, Version
 
-REQUEST_MS = 60_000
-"""Audio of one request that waits or is transcribed at once: a long recording leaves room for others."""
 _MOST_FIELDS, _MOST_FIELD_BYTES = 4096, 1 << 16
 
 

@@ -24,8 +24,8 @@ from voxstill.serving.errors import RequestError, in_one_line
 
 MOST_WAITING = 256
 """Uploads that may wait for a decoder."""
-_FIRST_MEAN_S = 5.0
-"""Length of an upload, before any was decoded."""
+REQUEST_MS = 60_000
+"""Audio of one request that waits or is transcribed at once: a long recording leaves room for others."""
 _MEAN_SHARE = 0.05
 """Weight of the last upload in the mean length."""
 
@@ -63,11 +63,11 @@ class UploadDecoder:
         for _ in range(cfg.serve.decoders):
             self._decoders.put(Decoder(cfg.engine.decode_s, cfg.engine.decode_mb))
         self._num_waiting = 0
-        self._mean_s = _FIRST_MEAN_S
+        self._mean_s = 0.0  # nothing is known of uploads before one is decoded
 
     @property
     def waiting_s(self) -> float:
-        """Seconds of audio that wait to be decoded, by the mean length of those before."""
+        """Seconds of audio that wait to be decoded, by the mean length of those before; of one at most `REQUEST_MS`."""
         return self._num_waiting * self._mean_s
 
     @asynccontextmanager
@@ -95,7 +95,8 @@ class UploadDecoder:
                 raise
             finally:
                 self._num_waiting -= 1
-            self._mean_s += _MEAN_SHARE * (upload.duration_ms / 1000 - self._mean_s)
+            counted_s = min(upload.duration_ms, REQUEST_MS) / 1000
+            self._mean_s += _MEAN_SHARE * (counted_s - self._mean_s)
             yield upload
 
     def close(self) -> None:

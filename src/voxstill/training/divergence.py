@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from voxstill.core.config import Config, Train
 from voxstill.core.monitor import log
@@ -24,14 +24,6 @@ RECOVERED = 1.1
 _LR_STEP = 10
 _LENGTH = {"train.steps", "train.epochs", "train.max_minutes", "train.validate_every", "train.keep_best"}
 """Options of a segment by which no training diverges."""
-
-
-def parts(state: State, figures: Iterable[str]) -> tuple[str, ...]:
-    """What the loss of a step is of: its figures, and the epoch where that goes from short utterances to long ones.
-
-    Another such epoch begins with short ones again, of other data sets and with another loss.
-    """
-    return (*sorted(figures), *([f"epoch {state.epoch}"] if state.ascending else []))
 
 
 def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:

@@ -358,7 +358,7 @@ class _Trainer:
         self._meter.count(step.batches, loss, figures)
         if loss is not None:
             self._task.watch(state.step, figures)
-            if divergence.follow(state, loss, divergence.parts(state, figures)) and self._is_first:
+            if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
                 divergence.warn(self._run, state, self._cfg, self._command)
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
