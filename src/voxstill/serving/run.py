@@ -45,7 +45,8 @@ def run(
     The first signal makes `/ready` answer 503 for `serve.grace_s`; then the socket is closed and what is under way is
     answered, within `serve.drain_s`. A second signal ends the grace. VoxstillError where a model cannot be loaded.
     """
-    with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:  # uvloop, where it is installed
+    loop_factory = uvicorn.Config("", log_config=None).get_loop_factory()  # uvloop, where it is installed
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_serve(cfg, sources, opener, keys, listener, ready))
 
 
@@ -57,7 +58,7 @@ async def _serve(
     listener: socket.socket,
     ready: Callable[[], None],
 ) -> None:
-    logging.getLogger("uvicorn").handlers = log.handlers
+    logging.getLogger("uvicorn").handlers = [*log.handlers]
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # damaged forms are answered
     server = TranscriptionServer(cfg, opener, keys)
     options = uvicorn.Config(
