@@ -1,11 +1,22 @@
-"""The socket that the server listens at."""
+"""The server in its process: the socket that it listens at, and the logging that it finds."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from collections.abc import Callable
 
+import pytest
+
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError
+from voxstill.core.monitor import log
+from voxstill.serving import run
+from voxstill.serving.middleware import Keys
+from voxstill.serving.models import ModelSource
 from voxstill.serving.run import listening
+from voxstill.serving.versions import ServedRecognizer
 
 
 def test_small_answers_are_sent_at_once() -> None:
@@ -23,3 +34,23 @@ def test_small_answers_are_sent_at_once() -> None:
         return is_set
 
     assert asyncio.run(nodelay())
+
+
+def test_a_server_leaves_the_logging_of_its_process_as_it_is() -> None:
+    def opener(source: str) -> Callable[[], ServedRecognizer]:
+        raise ConfigError(f"`{source}` is no model", why="it is none", fix="give one")
+
+    uvicorn, before = logging.getLogger("uvicorn"), list(log.handlers)
+    propagates = uvicorn.propagate
+    with pytest.raises(ConfigError, match="`nothing` is no model"):
+        run.run(
+            Config(),
+            [ModelSource(name="m", source="nothing")],
+            opener,
+            Keys([], None),
+            listening("127.0.0.1", 0),
+            print,
+        )
+    uvicorn.addHandler(logging.NullHandler())
+    assert log.handlers == before
+    assert uvicorn.propagate == propagates
