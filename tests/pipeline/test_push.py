@@ -73,8 +73,11 @@ def test_a_trained_student_goes_to_the_hub_with_a_card_and_is_a_model_by_its_nam
 ) -> None:
     path, text = speech
     with hub_server() as hub:
-        code, _, messages = run_on_hub(hub, tmp_path, "push", tone_student, "team/tone")
+        (tone_student.parent / "summary.json").write_text("{}")
+        code, _, messages = run_on_hub(hub, tmp_path, "push", tone_student.parent, "team/tone")
+        (tone_student.parent / "summary.json").unlink()
         assert code == 0, messages
+        assert hub.files["team/tone/training/summary.json"] == b"{}"
         card = hub.files["team/tone/README.md"].decode()
         assert 'library_name: "transformers"' in card
         assert "$ voxstill transcribe team/tone speech.wav" in card

@@ -86,6 +86,16 @@ def test_the_learning_rate_reaches_all_weights() -> None:
     assert not any(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
+def test_matrices_in_small_batches_are_learnt_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [small_student(), small_student()]
+    for model, at_once in zip(models, (1 << 24, 1), strict=True):
+        monkeypatch.setattr(muon, "_AT_ONCE", at_once)
+        give_gradients(model, 0)
+        optim.make_optimizer(model, CFG).step()
+    for one, two in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.allclose(one, two, atol=1e-3)
+
+
 def test_weights_without_a_gradient_stay() -> None:
     model = small_student()
     optimizer = optim.make_optimizer(model, CFG)

@@ -12,6 +12,7 @@ from voxstill.core.result import Result
 from voxstill.decoding import checkpoint_files, exported
 from voxstill.exporting import card, folder
 from voxstill.pipeline import export_origin
+from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
 from voxstill.training import upload
 
@@ -31,8 +32,9 @@ class PushResult(Result):
 def push(cfg: Config, model: str, name: str) -> PushResult:
     """Bring an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
 
-    A repository that is not there yet is made, and private. A card is written where the folder has none. ConfigError
-    where there is no finished student, StorageError where it cannot be written.
+    A repository that is not there yet is made, and private. Of an experiment it has the same files as with
+    `train.upload`. A card is written where the folder has none. ConfigError where there is no finished student,
+    StorageError where it cannot be written.
     """
     upload.check(upload.HUB + name)
     if checkpoint_files.on_hub(model):
@@ -52,6 +54,9 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
         if registry.name_of(model) == "recognition":
             origin = export_origin.of(cfg, model, None, ())
             files[folder.CARD] = card.render_student(origin).replace("OWNER/NAME", name).encode()
-    files |= {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+    if source == (run := RunDir(Path(model))).model:
+        files |= upload.on_hub(run)
+    else:
+        files |= {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
     url = upload.commit(source if located is not None else Path(model), upload.HUB + name, files)
     return PushResult(url=url, files=sorted(files))

@@ -96,7 +96,7 @@ class UploadDecoder:
             finally:
                 self._num_waiting -= 1
             counted_s = min(upload.duration_ms, REQUEST_MS) / 1000
-            self._mean_s += _MEAN_SHARE * (counted_s - self._mean_s)
+            self._mean_s += (_MEAN_SHARE if self._mean_s else 1.0) * (counted_s - self._mean_s)
             yield upload
 
     def close(self) -> None:

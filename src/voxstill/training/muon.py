@@ -19,6 +19,8 @@ UPDATE_RMS = 0.2
 """Root mean square of an update before the learning rate: about that of AdamW, whose learning rates it takes (Liu et
 al. 2025, "Muon is scalable for LLM training", section 2.2)."""
 ADAMW_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+_AT_ONCE = 1 << 24
+"""Most numbers in one batch of matrices: small ones are computed together, and never a whole model that is sharded."""
 _LEAST_SIDE = 16
 """Thinner matrices, such as the kernels of a depthwise convolution, are left to AdamW."""
 
@@ -50,12 +52,14 @@ class Muon(torch.optim.Optimizer):
             if weight.grad is not None:
                 alike[sides(weight)].append(weight)
         lr, decay = self._group["lr"], 1 - self._group["lr"] * self._group["weight_decay"]
-        for (_, wide), weights in alike.items():
-            updates = orthogonal(torch.stack([self._direction(weight) for weight in weights]))
+        for (short, wide), weights in alike.items():
             scale = -lr * UPDATE_RMS * wide**0.5
-            for weight, update in zip(weights, updates, strict=True):
-                whole_update = (update.mT if is_tall(weight) else update).reshape(weight.shape)
-                weight.mul_(decay).add_(part(whole_update.to(weight.dtype), weight), alpha=scale)
+            at_once = max(1, _AT_ONCE // (short * wide))
+            for batch in (weights[first : first + at_once] for first in range(0, len(weights), at_once)):
+                updates = orthogonal(torch.stack([self._direction(weight) for weight in batch]))
+                for weight, update in zip(batch, updates, strict=True):
+                    whole_update = (update.mT if is_tall(weight) else update).reshape(weight.shape)
+                    weight.mul_(decay).add_(part(whole_update.to(weight.dtype), weight), alpha=scale)
 
     def _direction(self, weight: Tensor) -> Tensor:
         """Nesterov's momentum of a gradient, as a whole matrix that is no taller than wide."""

@@ -45,14 +45,11 @@ def upload(run: RunDir, target: str) -> None:
     model at its top, as `from_pretrained` wants it, the rest below `training/`. StorageError where they cannot be
     written; the experiment stays as it is, and the same command again brings them there.
     """
-    model = [path for path in sorted(run.model.rglob("*")) if path.is_file()]
-    notes = [path for path in (run.config, run.environment, run.metrics, run.log, run.summary) if path.is_file()]
     if target.startswith(HUB):
-        at = {path.relative_to(run.model).as_posix(): path for path in model}
-        commit(run.path, target, at | {f"training/{path.name}": path for path in notes})
+        commit(run.path, target, on_hub(run))
         return
     store = Store(f"{target.rstrip('/')}/{run.path.name}")
-    paths = {path.relative_to(run.path).as_posix(): path for path in (*model, *notes)}
+    paths = {path.relative_to(run.path).as_posix(): path for path in (*_model(run), *_notes(run))}
     sizes: dict[str, object] = {key: path.stat().st_size for key, path in paths.items()}
     done = store.read_json(DONE)
     if done == sizes:
@@ -63,6 +60,21 @@ def upload(run: RunDir, target: str) -> None:
         store.upload(key, path)
     store.write_json(DONE, sizes)
     log.info("%d files are at %s", len(paths), redact_uri(store.root))
+
+
+def on_hub(run: RunDir) -> dict[str, Path]:
+    """The files of an experiment by where they lie in its repository on the Hub."""
+    model = {path.relative_to(run.model).as_posix(): path for path in _model(run)}
+    return model | {f"training/{path.name}": path for path in _notes(run)}
+
+
+def _model(run: RunDir) -> list[Path]:
+    return [path for path in sorted(run.model.rglob("*")) if path.is_file()]
+
+
+def _notes(run: RunDir) -> list[Path]:
+    """What says how the model came about."""
+    return [path for path in (run.config, run.environment, run.metrics, run.log, run.summary) if path.is_file()]
 
 
 def upload_export(run: RunDir, copy: RunDir, target: str) -> None:

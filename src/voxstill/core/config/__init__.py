@@ -13,6 +13,7 @@ from voxstill.core.config.loading import (
     load,
     load_snapshot,
     options,
+    snapshot_options,
     template,
     tree,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "load_snapshot",
     "option",
     "options",
+    "snapshot_options",
     "sources_of",
     "suggestion",
     "template",

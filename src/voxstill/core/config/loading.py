@@ -41,9 +41,14 @@ def load(
     return validated(Config, tree(overrides, below))
 
 
+def snapshot_options(path: str) -> dict[str, Any]:
+    """The options in the configuration that an experiment keeps: all that there were when it began."""
+    return renamed(Config, _read_yaml(path))
+
+
 def load_snapshot(path: str) -> Config:
     """The configuration that an experiment keeps; an option that came later is as it was before there was a choice."""
-    options = renamed(Config, _read_yaml(path))
+    options = snapshot_options(path)
     student = options.get("student")
     if isinstance(student, dict) and "normalization" not in student and student.get("checkpoint") is None:
         options["student"] = {**student, "normalization": "utterance"}
