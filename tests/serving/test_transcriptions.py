@@ -132,6 +132,10 @@ def test_an_unknown_model_is_a_404(client: openai.OpenAI) -> None:
 
 
 def test_the_asynchronous_client_is_served_in_batches(server: ServerProcess) -> None:
+    # a long upload before says nothing of how long the ones that wait are
+    long = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+    assert transcribe(long, file=("a.wav", wav_of(*[TEXT] * 60)))
+
     async def ask() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0) as client:
             jobs = [

@@ -26,8 +26,10 @@ MOST_WAITING = 256
 """Uploads that may wait for a decoder."""
 REQUEST_MS = 60_000
 """Audio of one request that waits or is transcribed at once: a long recording leaves room for others."""
+_PCM_S_PER_BYTE = 1 / (2 * RATE_HZ)
+"""Audio in a byte of a container of which nothing was decoded yet: 16-bit samples."""
 _MEAN_SHARE = 0.05
-"""Weight of the last upload in the mean length."""
+"""Weight of the last upload in the mean of its container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,13 @@ class UploadDecoder:
         self._decoders: queue.SimpleQueue[Decoder] = queue.SimpleQueue()
         for _ in range(cfg.serve.decoders):
             self._decoders.put(Decoder(cfg.engine.decode_s, cfg.engine.decode_mb))
-        self._num_waiting = 0
-        self._mean_s = 0.0  # nothing is known of uploads before one is decoded
+        self._waiting_s: list[float] = []
+        self._s_per_byte: dict[bytes, float] = {}
 
     @property
     def waiting_s(self) -> float:
-        """Seconds of audio that wait to be decoded, by the mean length of those before; of one at most `REQUEST_MS`."""
-        return self._num_waiting * self._mean_s
+        """Seconds of audio that wait to be decoded, by their bytes and containers; of one at most `REQUEST_MS`."""
+        return sum(self._waiting_s)
 
     @asynccontextmanager
     async def decode(self, file: IO[bytes], segment: Segment) -> AsyncIterator[DecodedUpload]:
@@ -76,10 +78,14 @@ class UploadDecoder:
 
         RequestError where it is no audio, too long, or too many wait to be decoded.
         """
-        if self._num_waiting >= MOST_WAITING:
-            raise RequestError(429, f"{self._num_waiting} uploads wait to be decoded", retry_s=1)
+        if len(self._waiting_s) >= MOST_WAITING:
+            raise RequestError(429, f"{len(self._waiting_s)} uploads wait to be decoded", retry_s=1)
+        num_bytes = file.seek(0, 2)
+        file.seek(0)
+        magic = file.read(2)  # tells containers apart, and there are few of them
+        guessed_s = min(num_bytes * self._s_per_byte.get(magic, _PCM_S_PER_BYTE), REQUEST_MS / 1000)
         with _LimitedSampleFile(self._cfg.audio.normalize, self._cfg.serve.max_audio_s) as sink:
-            self._num_waiting += 1
+            self._waiting_s.append(guessed_s)
             try:
                 decoding = asyncio.wrap_future(self._threads.submit(self._decode, file, sink, segment))
                 upload = await asyncio.shield(decoding)
@@ -94,9 +100,10 @@ class UploadDecoder:
                 await asyncio.wait([decoding])  # a decoder still reads and writes the files
                 raise
             finally:
-                self._num_waiting -= 1
-            counted_s = min(upload.duration_ms, REQUEST_MS) / 1000
-            self._mean_s += (_MEAN_SHARE if self._mean_s else 1.0) * (counted_s - self._mean_s)
+                self._waiting_s.remove(guessed_s)
+            s_per_byte = upload.duration_ms / 1000 / num_bytes
+            mean = self._s_per_byte.get(magic, s_per_byte)
+            self._s_per_byte[magic] = mean + _MEAN_SHARE * (s_per_byte - mean)
             yield upload
 
     def close(self) -> None:

@@ -234,13 +234,12 @@ def with_defaults(
 
 def _had_no_choice(run: RunDir, cfg: Config, today: Config) -> bool:
     """Whether an experiment is from before there were the options in which its configuration differs from today's."""
-    options = config.snapshot_options(str(run.config)) if run.config.is_file() else {}
-    known = {"normalization": options.get("student", {}), "optimizer": options.get("train", {})}
     differ = {
-        "normalization": cfg.student.normalization != today.student.normalization,
-        "optimizer": cfg.train.optimizer != today.train.optimizer,
+        "student.normalization": cfg.student.normalization != today.student.normalization,
+        "train.optimizer": cfg.train.optimizer != today.train.optimizer,
     }
-    return not any(name in known[name] for name, is_other in differ.items() if is_other)
+    names = {name for name, is_other in differ.items() if is_other}
+    return not run.config.is_file() or not names & config.options_in_snapshot(str(run.config))
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:

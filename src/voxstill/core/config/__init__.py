@@ -13,7 +13,7 @@ from voxstill.core.config.loading import (
     load,
     load_snapshot,
     options,
-    snapshot_options,
+    options_in_snapshot,
     template,
     tree,
 )
@@ -75,7 +75,7 @@ __all__ = [
     "load_snapshot",
     "option",
     "options",
-    "snapshot_options",
+    "options_in_snapshot",
     "sources_of",
     "suggestion",
     "template",

@@ -41,14 +41,17 @@ def load(
     return validated(Config, tree(overrides, below))
 
 
-def snapshot_options(path: str) -> dict[str, Any]:
-    """The options in the configuration that an experiment keeps: all that there were when it began."""
-    return renamed(Config, _read_yaml(path))
+def options_in_snapshot(path: str) -> frozenset[str]:
+    """The options that there were when an experiment began, as `section.option`: it keeps all of them."""
+    sections = renamed(Config, _read_yaml(path)).items()
+    return frozenset(
+        f"{name}.{option}" for name, section in sections if isinstance(section, dict) for option in section
+    )
 
 
 def load_snapshot(path: str) -> Config:
     """The configuration that an experiment keeps; an option that came later is as it was before there was a choice."""
-    options = snapshot_options(path)
+    options = renamed(Config, _read_yaml(path))
     student = options.get("student")
     if isinstance(student, dict) and "normalization" not in student and student.get("checkpoint") is None:
         options["student"] = {**student, "normalization": "utterance"}
