@@ -106,7 +106,7 @@ def main() -> None:
 def systems_of(model: str, folder: Path) -> dict[str, System]:
     """What is compared, loaded."""
     manifest = exported.read(folder)
-    int8 = exported.CTC_INT8 if manifest.kind == "ctc" else exported.ENCODER_INT8
+    int8 = exported.int8_of(manifest.main)
     paths = {"torch": model, "onnxruntime": str(folder)}
     if (folder / int8).is_file():
         paths["onnxruntime, int8"] = str(folder / int8)

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 # else each of the processes that tests start compiles the whole package again
@@ -119,12 +119,35 @@ def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exported_tone_student(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same student exported."""
+    return _exported(tone_student, tmp_path_factory.mktemp("exported") / "tones-onnx")
+
+
+@pytest.fixture(scope="session")
+def streaming_tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a streaming student that overfits the language of `tones`."""
+    from tones import TEXTS, overfitted_streaming_student
+    from voxstill.nn.log_mel import LogMel
+    from voxstill.text import tokenizer
+
+    folder: Path = tmp_path_factory.mktemp("exp") / "model"
+    vocabulary = tokenizer.train(TEXTS, "word", 9)
+    overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder)
+    vocabulary.save(folder, LogMel(normalization="none").extractor, "streaming")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def exported_streaming_tone_student(streaming_tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same student exported, for two lengths of chunks."""
+    return _exported(streaming_tone_student, tmp_path_factory.mktemp("exported") / "streaming-onnx", (560, 160))
+
+
+def _exported(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> Path:
     from voxstill.exporting import folder as folders
     from voxstill.exporting import student
 
-    folder: Path = tmp_path_factory.mktemp("exported") / "tones-onnx"
     folder.mkdir()
-    loaded = student.load(tone_student)
-    folders.write_models(loaded, tone_student, folder)
+    loaded = student.load(source, chunks_ms)
+    folders.write_models(loaded, source, folder)
     folders.write_manifest(folder, loaded, "tones", "0", {})
     return folder

@@ -15,12 +15,14 @@ from voxstill.core import pcm
 from voxstill.core.config import Augment, Train
 from voxstill.core.records import RATE_HZ, Batch, Split, UtteranceInfo, Word
 from voxstill.nn import students
-from voxstill.nn.log_mel import output_frames
+from voxstill.nn.frontends import LogMelFrontend
+from voxstill.nn.log_mel import LogMel, output_frames
 from voxstill.storage import shard_format, tables
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 from voxstill.tasks.ctc import CtcTask
+from voxstill.tasks.transducer import TransducerTask
 from voxstill.text.tokenizer import Vocabulary
 from voxstill.training import optim
 from voxstill.training.task import Loss, StepContext, Task
@@ -90,6 +92,26 @@ def overfitted_student(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -
         optimizer.step()
         losses.append(float(loss.value.detach()))
     return model.eval(), losses
+
+
+def overfitted_streaming_student(vocabulary: Vocabulary, num_steps: int) -> Any:
+    """A tiny streaming student after some steps on `TEXTS` alone."""
+    cfg = Train(warmup=0.0, hold=1.0, optimizer="muon", auxiliary_ctc=0.3)
+    frontend = LogMelFrontend(PLAIN, None, LogMel(normalization="none"), is_streaming=True)
+    task, batch = TransducerTask(vocabulary, cfg, PLAIN, frontend), batch_of(vocabulary)
+    new: dict[str, Any] = {"kind": "rnnt", "normalization": "none", "streaming": True}
+    model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, **new)
+    optimizer = optim.make_optimizer(model, cfg)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is heard ahead is drawn
+        for step in range(num_steps):
+            optimizer.zero_grad()
+            context = context_of(batch, step / num_steps)
+            loss = loss_of(task, model, batch, context, torch.Generator().manual_seed(step))
+            loss.value.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip_norm)
+            optimizer.step()
+    return model.eval()
 
 
 def write_shards(store: Store, prefix: str, counts: dict[Split, int], seed: int = 0) -> None:

@@ -123,6 +123,18 @@ def test_sherpa_onnx_takes_the_folder(pair: tuple[Path, Path]) -> None:
     assert len(sherpa.transcribe(target, model, SPOKEN)) == len(SPOKEN)
 
 
+def test_sherpa_onnx_streams_a_streaming_student(exported_streaming_tone_student: Path) -> None:
+    pytest.importorskip("sherpa_onnx")
+    model = exported.read(exported_streaming_tone_student)
+    assert (model.main, model.chunks_ms) == ("encoder.560ms.onnx", [560, 160])
+    assert sherpa.transcribe(exported_streaming_tone_student, model, SPOKEN) == list(TEXTS)
+
+
+def test_only_a_streaming_student_is_exported_in_chunks(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no streaming student"):
+        student.load(write_student(tmp_path / "model", "rnnt", "level"), (560,))
+
+
 def test_onnx_asr_takes_it_or_refuses_it_in_words(pair: tuple[Path, Path]) -> None:
     onnx_asr = pytest.importorskip("onnx_asr")
     _, target = pair

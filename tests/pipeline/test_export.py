@@ -186,3 +186,22 @@ def test_other_tokens_than_those_of_torch_are_an_error_with_the_first_of_them(
     with pytest.raises(DataError, match="writes other tokens") as error:
         gate.parity(audio, first, second, pieces, Config())
     assert f"4 of 4 utterances, first `{TEXTS[0]}`" in error.value.why
+
+
+def test_a_streaming_student_has_an_encoder_for_each_chunk(
+    streaming_tone_student: Path, tmp_path: Path, command: Command
+) -> None:
+    target, none = tmp_path / "out", f"work={tmp_path / 'none'}"
+    result = command("export", streaming_tone_student, "--to", target, "--set", none)
+    assert {name for name in result["files"] if name.startswith("encoder")} == {"encoder.560ms.onnx"}
+    chosen = ["--streaming", "160,1120", "--set", none]
+    result = command("export", streaming_tone_student, "--to", target, *chosen)  # other chunks: made again
+    assert {name for name in result["files"] if name.startswith("encoder")} == {
+        "encoder.160ms.onnx",
+        "encoder.1120ms.onnx",
+    }
+    assert "OnlineRecognizer" in (target / "README.md").read_text(encoding="utf-8")
+    assert result["gate"]["equal"] == result["gate"]["utterances"] > 10
+    for wrong in ("200", "560,560", "fast", ""):
+        again = ["--to", tmp_path / "again", "--streaming", wrong]
+        assert "names no chunks" in command("export", streaming_tone_student, *again, code=2)["error"]

@@ -16,10 +16,19 @@ def export(
     model: Annotated[str, Argument(metavar="EXP_OR_MODEL", show_default=False)],
     to: Annotated[str, Option("--to", metavar="DIR", help="The folder to write.", show_default=False)],
     int8: Annotated[bool, Option("--int8", help="Also with weights of 8 bits, unless that costs accuracy.")] = False,
+    streaming: Annotated[
+        str | None,
+        Option(
+            metavar="MS,...",
+            help="What a streaming student is to hear at once: 1120, 560, 160 or 80 ms, the first by default.",
+            show_default="560",
+        ),
+    ] = None,
 ) -> Result:
     """Write a student as ONNX files for onnxruntime, sherpa-onnx and onnx-asr, compared with torch before."""
     from voxstill.pipeline import evaluate
     from voxstill.pipeline import export as exporting
 
     cfg = options.load(base=options.config or evaluate.own_config(model))
-    return exporting.export(cfg, model, to, int8=int8)
+    chunks_ms = () if streaming is None else exporting.chunks_of(streaming)
+    return exporting.export(cfg, model, to, int8=int8, streaming=chunks_ms)

@@ -15,16 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from voxstill.core.config import Augment, Decode
+from voxstill.core.config import DEFAULT_CHUNK_MS, Augment, Decode, lookahead
 from voxstill.core.records import RATE_HZ, Hypothesis
 from voxstill.decoding import ctc, seq2seq, spikes, transducer
 from voxstill.decoding.aligner import TextAligner
 from voxstill.decoding.loaded import Samples, dtype_of, padded
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.search import Search, Searches, decode_ctc, decode_transducer
+from voxstill.decoding.streams import Cache, StreamDecoder
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import checkpoints, students
-from voxstill.nn.frontends import Frontend
+from voxstill.nn.chunk_encoder import ChunkEncoder
+from voxstill.nn.frontends import Frontend, LogMelFrontend
 from voxstill.text.pretrained import CheckpointVocabulary, WhisperTokenizer
 from voxstill.text.tokenizer import Vocabulary
 
@@ -108,6 +110,11 @@ def _as_numpy(tensor: Tensor) -> NDArray[np.float32]:
     return array
 
 
+def _as_cache(tensors: Sequence[Tensor]) -> Cache:
+    kv, conv, cached_B = tensors
+    return _as_numpy(kv), _as_numpy(conv), cached_B.cpu().numpy()
+
+
 def _decode_seq2seq(
     model: PreTrainedModel, tokenizer: WhisperTokenizer, inputs: Tensor, ids: Sequence[str]
 ) -> list[Hypothesis]:
@@ -140,8 +147,11 @@ class FrameModel:
         self.num_parameters, self._device = students.num_parameters(self.model), device
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
-        is_ctc = students.student_kind(self.model) == "ctc"
-        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=is_ctc, section=section)
+        kind = {
+            "is_ctc": students.student_kind(self.model) == "ctc",
+            "is_streaming": students.is_streaming(self.model),
+        }
+        self._searches = Searches(decoding, self.vocabulary, options, **kind, section=section)
         self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
         if self._searches.of() is not None:  # compiled now, and not while it is timed
@@ -164,6 +174,45 @@ class FrameModel:
             search=self._searches.of(phrases),
             blank_penalty=self._blank_penalty,
         )
+
+
+class StreamingModel(FrameModel):
+    """A streaming student in torch, on utterances and on streams; a `LoadedStreaming`."""
+
+    def __init__(
+        self, folder: Path, options: RecognizerOptions, decoding: Decode, device: torch.device, section: str
+    ) -> None:
+        super().__init__(folder, options, decoding, device, section)
+        self.chunk_ms = decoding.chunk_ms or DEFAULT_CHUNK_MS
+        self.model.encoder.config.default_num_lookahead_tokens = lookahead(self.chunk_ms)
+        self._encoder = ChunkEncoder(self.model, self.chunk_ms)
+        assert isinstance(self._frontend, LogMelFrontend)
+        decoder = StreamDecoder(
+            self._encode,
+            _as_cache(self._encoder.start(1)),
+            functools.partial(_predict, self.model),
+            functools.partial(_joint, self.model),
+            chunk_ms=self.chunk_ms,
+            num_mels=self._frontend.log_mel.num_mels,
+            pieces=self.vocabulary.pieces,
+            blank_id=self.vocabulary.blank_id,
+            frame_ms=self._frontend.frame_ms,
+        )
+        self.open_stream, self.advance = decoder.open, torch.inference_mode()(decoder.advance)
+
+    def _encode(
+        self, mel_BDW: NDArray[np.float32], frames_B: NDArray[np.int64], cache: Cache
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Cache]:
+        device, dtype = self.model.device, self.model.dtype
+        kv, conv, cached_B = (torch.from_numpy(array).to(device) for array in cache)
+        encoded_BPC, num_B, *after = self._encoder(
+            torch.from_numpy(mel_BDW).to(device, dtype),
+            torch.from_numpy(frames_B).to(device),
+            kv.to(dtype),
+            conv.to(dtype),
+            cached_B,
+        )
+        return _as_numpy(encoded_BPC), num_B.cpu().numpy(), _as_cache(after)
 
 
 class CtcModel(FrameModel):

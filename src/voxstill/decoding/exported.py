@@ -18,8 +18,8 @@ from voxstill.text.pieces import PieceVocabulary
 from voxstill.text.tokenizer import START
 
 MANIFEST, TOKENS, TOKENIZER = "export.json", "tokens.txt", "tokenizer.json"
-CTC, CTC_INT8, CTC_SAMPLES = "model.onnx", "model.int8.onnx", "model.samples.onnx"
-ENCODER, ENCODER_INT8, ENCODER_SAMPLES = "encoder.onnx", "encoder.int8.onnx", "encoder.samples.onnx"
+CTC, CTC_SAMPLES = "model.onnx", "model.samples.onnx"
+ENCODER, ENCODER_SAMPLES = "encoder.onnx", "encoder.samples.onnx"
 DECODER, JOINER = "decoder.onnx", "joiner.onnx"
 _FILES = ("*.json", "*.txt", "*.onnx")
 BLANK = "<blk>"
@@ -59,6 +59,8 @@ class ExportedModel(Result):
     versions: Mapping[str, str]
     files: Mapping[str, str]
     """SHA-256 of each file."""
+    chunks_ms: Sequence[int] = ()
+    """What a streaming student may hear at once: it has an encoder for each, the first by default."""
 
     @property
     def revision(self) -> str:
@@ -68,7 +70,30 @@ class ExportedModel(Result):
     @property
     def main(self) -> str:
         """The file that is loaded where a folder is named."""
+        if self.chunks_ms:
+            return chunk_encoder(self.chunks_ms[0])
         return CTC if self.kind == "ctc" else ENCODER
+
+    def chunk_ms(self, file: str) -> int:
+        """What an encoder of a streaming student hears at once."""
+        names = {name: ms for ms in self.chunks_ms for name in (chunk_encoder(ms), int8_of(chunk_encoder(ms)))}
+        return names[file]
+
+    @property
+    def mains(self) -> Sequence[str]:
+        """All files that can be loaded."""
+        fp32 = {CTC, ENCODER, *map(chunk_encoder, self.chunks_ms)}
+        return sorted(name for name in self.files if name in fp32 or name in set(map(int8_of, fp32)))
+
+
+def chunk_encoder(chunk_ms: int) -> str:
+    """The encoder of a streaming student for chunks of a length."""
+    return f"encoder.{chunk_ms}ms.onnx"
+
+
+def int8_of(name: str) -> str:
+    """The file with the int8 weights of a file."""
+    return f"{name.removesuffix('.onnx')}.int8.onnx"
 
 
 def locate(model: str, revision: str | None = None) -> tuple[Path, str | None] | None:

@@ -19,6 +19,7 @@ from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.search import Searches, decode_ctc, decode_transducer
+from voxstill.decoding.streams import Cache, StreamDecoder
 from voxstill.decoding.tokens import log_softmax
 from voxstill.decoding.word_times import AlignedText
 from voxstill.nn import mel
@@ -46,8 +47,6 @@ class OnnxCtcModel:
         self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
         self._aligner = TextAligner(self.vocabulary, self.frame_ms)
-        if self._searches.of() is not None:  # compiled now, and not while it is timed
-            self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
 
     def transcribe(
         self,
@@ -116,10 +115,9 @@ class OnnxTransducerModel:
         self._encoder, self._decoder, self._joiner = (
             graph(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
         )
-        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=False, section=section)
+        kind = {"is_ctc": False, "is_streaming": bool(model.chunks_ms)}
+        self._searches = Searches(decoding, self.vocabulary, options, **kind, section=section)
         self.takes_phrases = self._searches.takes_phrases
-        if self._searches.of() is not None:  # compiled now, and not while it is timed
-            self.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
 
     def transcribe(
         self,
@@ -132,13 +130,13 @@ class OnnxTransducerModel:
 
         `phrases` are listened for besides those of `decode.boost`, by a beam search.
         """
-        encoded_BPF, frames_B = self._encoder(*log_mels(samples, self._exported))
+        encoded_BPF, frames_B = self._encode(samples)
         blank_id = self.vocabulary.blank_id
         no_state_BP1 = np.zeros_like(encoded_BPF[:, :, :1])
         frame_logits_BFV = self._joiner(encoded_BPF, no_state_BP1)[0][:, :, 0, : blank_id + 1]
         return decode_transducer(
             encoded_BPF.transpose(0, 2, 1),
-            frames_B.tolist(),
+            frames_B,
             self._searches.of(phrases),
             predict=self._predict,
             joint=self._joint,
@@ -150,6 +148,11 @@ class OnnxTransducerModel:
             frame_ms=self._exported.frame_ms,
             pauses=[spikes.pauses(samples_T) for samples_T in samples],
         )
+
+    def _encode(self, samples: Sequence[Samples]) -> tuple[NDArray[np.float32], Sequence[int]]:
+        """Encoder states (B, P, F) and the frames of each utterance."""
+        encoded_BPF, frames_B = self._encoder(*log_mels(samples, self._exported))
+        return encoded_BPF, frames_B.tolist()
 
     def _predict(
         self, tokens_BU: NDArray[np.int64], memory: transducer.Memory | None
@@ -164,6 +167,45 @@ class OnnxTransducerModel:
     def _joint(self, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]) -> NDArray[np.float32]:
         logits_NV: NDArray[np.float32] = self._joiner(encoded_NE[..., None], predicted_NP[..., None])[0][:, 0, 0]
         return logits_NV
+
+
+class OnnxStreamingModel(OnnxTransducerModel):
+    """An exported streaming student, on utterances and on streams; a `LoadedStreaming`."""
+
+    def __init__(
+        self, folder: Path, file: str, model: ExportedModel, options: RecognizerOptions, decoding: Decode, section: str
+    ) -> None:
+        super().__init__(folder, file, model, options, decoding, section)
+        assert model.num_mels is not None
+        self.chunk_ms = model.chunk_ms(file)
+        self._decoder_of_streams = StreamDecoder(
+            self._encode_chunks,
+            tuple(map(self._encoder.empty, (2, 3, 4))),
+            self._predict,
+            self._joint,
+            chunk_ms=self.chunk_ms,
+            num_mels=model.num_mels,
+            pieces=self.vocabulary.pieces,
+            blank_id=self.vocabulary.blank_id,
+            frame_ms=model.frame_ms,
+        )
+        self.open_stream, self.advance = self._decoder_of_streams.open, self._decoder_of_streams.advance
+
+    def _encode(self, samples: Sequence[Samples]) -> tuple[NDArray[np.float32], Sequence[int]]:
+        streams = [self.open_stream() for _ in samples]
+        self._decoder_of_streams.encode(streams, samples, [True] * len(samples))
+        encoded = [np.concatenate(stream.encoded) for stream in streams]
+        frames_B = list(map(len, encoded))
+        encoded_BPF = np.zeros((len(encoded), encoded[0].shape[1], max(frames_B)), np.float32)
+        for row_PF, encoded_FP in zip(encoded_BPF, encoded, strict=True):
+            row_PF[:, : len(encoded_FP)] = encoded_FP.T
+        return encoded_BPF, frames_B
+
+    def _encode_chunks(
+        self, mel_BDW: NDArray[np.float32], frames_B: NDArray[np.int64], cache: Cache
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], Cache]:
+        encoded_BPC, num_B, *after = self._encoder(mel_BDW, frames_B, *cache)
+        return encoded_BPC, num_B, tuple(after)
 
 
 class Graph:
@@ -182,6 +224,11 @@ class Graph:
         """The shape of an input, with names for what it leaves open."""
         shape: Sequence[Any] = self._session.get_inputs()[number].shape
         return shape
+
+    def empty(self, number: int) -> NDArray[Any]:
+        """Zeros for an input (1, ...) whose other axes are fixed."""
+        dtype = {"tensor(float)": np.float32, "tensor(int64)": np.int64}[self._session.get_inputs()[number].type]
+        return np.zeros((1, *self.input_shape(number)[1:]), dtype)
 
 
 def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -228,13 +275,27 @@ def load(
             why=f"`{options.model}` is exported, and computes with the numbers that are in its file",
             fix="leave it out, or name another file in the folder",
         )
-    mains = {exported.CTC, exported.CTC_INT8, exported.ENCODER, exported.ENCODER_INT8} & set(model.files)
+    if model.chunks_ms and decoding.chunk_ms is not None:
+        file = file or exported.chunk_encoder(decoding.chunk_ms)
+        if file in model.mains and model.chunk_ms(file) != decoding.chunk_ms:
+            raise ConfigError(
+                f"`decode.chunk_ms: {decoding.chunk_ms}` does not go with `{options.model}`",
+                why=f"it hears {model.chunk_ms(file)} ms at once",
+                fix="leave it out, or name the folder",
+            )
     file = file or model.main
-    if file not in mains:
+    if file not in model.mains:
         raise ConfigError(
             f"`{file}` is no model to load here",
-            why=f"of `{folder}` these are: {', '.join(sorted(mains))}",
+            why=f"of `{folder}` these are: {', '.join(model.mains)}",
             fix="name the folder, or one of them",
         )
-    loaded_class = OnnxCtcModel if model.kind == "ctc" else OnnxTransducerModel
-    return loaded_class(folder, file, model, options, decoding, section)
+    loaded_class: type[OnnxCtcModel | OnnxTransducerModel] = (
+        OnnxCtcModel if model.kind == "ctc" else OnnxTransducerModel
+    )
+    if model.chunks_ms:
+        loaded_class = OnnxStreamingModel
+    loaded = loaded_class(folder, file, model, options, decoding, section)
+    if decoding.beam > 1 or decoding.grammar is not None:  # compiled now, and not while it is timed
+        loaded.transcribe([np.zeros(RATE_HZ, np.int16)], [""], [None])
+    return loaded

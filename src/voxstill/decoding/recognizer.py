@@ -22,6 +22,7 @@ from voxstill.core.records import Hypothesis
 from voxstill.decoding import checkpoint_files, exported
 from voxstill.decoding.loaded import LoadedCtc, LoadedModel, Samples, no_recognizer_error
 from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.streams import LoadedStreaming, Stream
 from voxstill.decoding.word_times import AlignedText
 from voxstill.text.pieces import PieceVocabulary
 
@@ -98,12 +99,14 @@ class Recognizer:
         self._loaded = self._load(folder, config)
 
     def _load(self, folder: Path, config: PretrainedConfig) -> LoadedModel:
-        from voxstill.decoding.batch import CtcModel, FrameModel
+        from voxstill.decoding.batch import CtcModel, FrameModel, StreamingModel
         from voxstill.nn import students
 
         kind = students.KINDS.get(config.model_type, "seq2seq")
         if kind != "seq2seq":
             model = CtcModel if kind == "ctc" else FrameModel
+            if config.model_type == students.STREAMING:
+                model = StreamingModel
             return model(folder, self.options, self.decoding, self._device, self._section)
         if self.decoding != Decode():
             raise ConfigError(
@@ -171,6 +174,29 @@ class Recognizer:
             for i, hypothesis in zip(members, answers, strict=True):
                 hypotheses[i] = hypothesis
         return hypotheses
+
+    @property
+    def chunk_ms(self) -> int | None:
+        """The audio that a streaming student hears at once; None where the loaded model is none."""
+        return self._model.chunk_ms if isinstance(self._model, LoadedStreaming) else None
+
+    def open_stream(self) -> Stream:
+        """Return a stream before its first chunk; the loaded model is a streaming student."""
+        return self._streaming_model().open_stream()
+
+    def advance(
+        self, streams: Sequence[Stream], samples: Sequence[Samples], is_last: Sequence[bool]
+    ) -> list[Hypothesis]:
+        """Transcribe what is new of each stream; return one Hypothesis for each, of all of it so far.
+
+        `samples` are all of each stream so far, and `is_last` says which have ended. The words of a hypothesis stay; of
+        one that has ended they are those of `transcribe_batch`.
+        """
+        return self._streaming_model().advance(streams, samples, is_last)
+
+    def _streaming_model(self) -> LoadedStreaming:
+        assert isinstance(self._model, LoadedStreaming), "ask for `chunk_ms` first"
+        return self._model
 
     def check_alignment(self) -> None:
         """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ MIN_ALIGNMENT = -4.0
 """Log-probability a token below which frames without the predictor do not say when tokens are spoken."""
 
 
+class PredictorState(NamedTuple):
+    """The state of the predictor after the last token of each utterance (B, P), and the memory of its LSTM then."""
+
+    predicted_BP: Floats
+    hidden_LBH: Floats
+    cell_LBH: Floats
+
+
 def greedy(
     encoded_BFE: Floats,
     frames_B: Sequence[int],
@@ -51,12 +59,36 @@ def greedy(
     sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says, and
     with `frame_log_probs` (B, F, V), those of frames without the predictor, they begin where these say.
     """
+    tokens, _ = greedy_tokens(
+        encoded_BFE, frames_B, None, predict=predict, joint=joint, blank_id=blank_id, durations=durations
+    )
+    rows = zip(ids, timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
+    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
+
+
+def greedy_tokens(
+    encoded_BFE: Floats,
+    frames_B: Sequence[int],
+    state: PredictorState | None,
+    *,
+    predict: Predict,
+    joint: Joint,
+    blank_id: int,
+    durations: Sequence[int] = (),
+) -> tuple[list[list[Token]], PredictorState]:
+    """The tokens of `greedy`, and the predictor's state after them.
+
+    `state` is that after the frames before these; None where there are none. Frames are counted from the first of
+    these.
+    """
     num, num_frames_B = len(encoded_BFE), np.array(frames_B, np.int64)
     tokens: list[list[Token]] = [[] for _ in range(num)]
     frame_B, num_symbols_B = np.zeros(num, np.int64), np.zeros(num, np.int64)
     index_B, last = np.arange(num), max(encoded_BFE.shape[1] - 1, 0)
-    predicted_BUP, memory = predict(np.full((num, 1), blank_id), None)
-    predicted_BP = predicted_BUP[:, 0]
+    if state is None:
+        predicted_BUP, memory = predict(np.full((num, 1), blank_id), None)
+        state = PredictorState(predicted_BUP[:, 0], *memory)
+    predicted_BP, memory = state.predicted_BP, (state.hidden_LBH, state.cell_LBH)
     while (active_B := frame_B < num_frames_B).any():
         logits_BV = joint(encoded_BFE[index_B, np.minimum(frame_B, last)], predicted_BP)
         logprob_BV = log_softmax(logits_BV[:, : blank_id + 1])
@@ -79,8 +111,7 @@ def greedy(
             predicted_BP = np.where(emits_B[:, None], next_BUP[:, 0], predicted_BP)
             hidden, cell = (np.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
             memory = hidden, cell
-    rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * num, strict=True)
-    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
+    return tokens, PredictorState(predicted_BP, *memory)
 
 
 def beam(
@@ -110,11 +141,11 @@ def beam(
         _Search(width, fusion, predict, joint, blank_id, durations).best(encoded_FE[:frames]).tokens
         for encoded_FE, frames in zip(encoded_BFE, frames_B, strict=True)
     ]
-    rows = zip(ids, _timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
+    rows = zip(ids, timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
     return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
 
 
-def _timed(
+def timed(
     tokens: Sequence[Sequence[Token]], frames_B: Sequence[int], frame_log_probs: Floats | None, blank_id: int
 ) -> list[Sequence[Token]]:
     """The tokens of each utterance with the frames in which they are spoken, by forced alignment.

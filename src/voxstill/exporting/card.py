@@ -47,8 +47,8 @@ def render(origin: Origin, model: ExportedModel, gate: Gate) -> str:
     sections = [
         _front_matter(origin, "onnx", _tags(model)),
         f"# {origin.name}",
-        f"A speech recogniser of {model.num_parameters / 1e6:.1f} million weights, {_KINDS[model.kind]}, made with"
-        " voxstill and exported to ONNX.",
+        f"A {'streaming ' if model.chunks_ms else ''}speech recogniser of {model.num_parameters / 1e6:.1f} million"
+        f" weights, {_KINDS[model.kind]}, made with voxstill and exported to ONNX.",
         "## Accuracy",
         _accuracy(origin),
         "## How it was made",
@@ -135,13 +135,7 @@ def _making(origin: Origin) -> str:
 def _use(model: ExportedModel) -> str:
     parts = [
         "voxstill, on onnxruntime and without torch:\n\n```console\n$ voxstill transcribe FOLDER speech.wav\n```",
-        f"sherpa-onnx:\n\n```python\n{_sherpa(model)}\n```"
-        + (
-            "\n\nPut 5 ms of silence in front of the audio: its frames begin with the audio, those of the student are"
-            " centred, and without it more words differ."
-            if model.input == "log_mels"
-            else ""
-        ),
+        f"sherpa-onnx:\n\n```python\n{_sherpa(model)}\n```" + _before_sherpa(model),
     ]
     if model.normalization == "utterance":
         name = f"nemo-conformer-{model.kind}"
@@ -151,7 +145,7 @@ def _use(model: ExportedModel) -> str:
             "onnx-asr normalises each mel band over the utterance, always; this student hears log-mels as they are, so"
             " onnx-asr refuses the folder."
         )
-    if model.input == "log_mels":
+    if model.input == "log_mels" and not model.chunks_ms:
         name = exported.CTC_SAMPLES if model.kind == "ctc" else exported.ENCODER_SAMPLES
         parts.append(
             f"Any other program with onnxruntime: `{name}` takes `samples` (B, T), float32 between -1 and 1 at 16 kHz,"
@@ -160,11 +154,27 @@ def _use(model: ExportedModel) -> str:
     return "\n\n".join(parts)
 
 
+def _before_sherpa(model: ExportedModel) -> str:
+    """What the audio needs around it in sherpa-onnx."""
+    if model.input != "log_mels":
+        return ""
+    if model.chunks_ms:
+        return (
+            "\n\nPut 165 ms of a quiet room in front of the audio and some behind it: its first window begins before"
+            " the audio, and it leaves the last one that is not full."
+        )
+    return (
+        "\n\nPut 5 ms of silence in front of the audio: its frames begin with the audio, those of the student are"
+        " centred, and without it more words differ."
+    )
+
+
 def _sherpa(model: ExportedModel) -> str:
     if model.kind != "ctc":
+        recognizer = "OnlineRecognizer" if model.chunks_ms else "OfflineRecognizer"
         return (
-            "sherpa_onnx.OfflineRecognizer.from_transducer(\n"
-            '    encoder="FOLDER/encoder.onnx", decoder="FOLDER/decoder.onnx", joiner="FOLDER/joiner.onnx",\n'
+            f"sherpa_onnx.{recognizer}.from_transducer(\n"
+            f'    encoder="FOLDER/{model.main}", decoder="FOLDER/decoder.onnx", joiner="FOLDER/joiner.onnx",\n'
             '    tokens="FOLDER/tokens.txt", model_type="nemo_transducer",\n)'
         )
     door = "from_nemo_ctc" if model.input == "log_mels" else "from_omnilingual_asr_ctc"

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from voxstill.core.config import CHUNKS_MS
 from voxstill.core.version import __version__
 from voxstill.decoding import exported
 from voxstill.decoding.exported import ExportedModel
@@ -17,16 +18,9 @@ from voxstill.exporting import onnx_files
 from voxstill.exporting.student import DECODER_JOINT, ENCODER_MODEL, Student, graphs_of
 from voxstill.nn import students
 from voxstill.nn.frontends import LogMelFrontend
-from voxstill.nn.log_mel import SUBSAMPLING
-from voxstill.nn.mel import HOP
+from voxstill.nn.mel import HOP, SUBSAMPLING
 
 CARD, CONFIG, VOCAB = "README.md", "config.json", "vocab.txt"
-_INT8 = {
-    exported.CTC: exported.CTC_INT8,
-    exported.ENCODER: exported.ENCODER_INT8,
-    DECODER_JOINT: "decoder_joint-model.int8.onnx",
-}
-"""The int8 file of each fp32 file."""
 
 
 def write_models(student: Student, source: Path, folder: Path) -> None:
@@ -45,11 +39,12 @@ def write_models(student: Student, source: Path, folder: Path) -> None:
 
 def write_int8(folder: Path) -> None:
     """Write an int8 file beside each one that has one."""
-    for source, target in _INT8.items():
-        if (folder / source).is_file():
-            onnx_files.quantize(folder / source, folder / target)
+    streaming = map(exported.chunk_encoder, CHUNKS_MS)
+    for name in (exported.CTC, exported.ENCODER, DECODER_JOINT, *streaming):
+        if (folder / name).is_file():
+            onnx_files.quantize(folder / name, folder / exported.int8_of(name))
     if (folder / DECODER_JOINT).is_file():
-        os.link(folder / exported.ENCODER_INT8, folder / "encoder-model.int8.onnx")
+        os.link(folder / exported.int8_of(exported.ENCODER), folder / "encoder-model.int8.onnx")
 
 
 def remove_int8(folder: Path) -> None:
@@ -84,6 +79,7 @@ def write_manifest(folder: Path, student: Student, model: str, weights: str, gat
         gate=gate,
         versions={"voxstill": __version__, **{name: version(name) for name in ("torch", "onnx", "onnxruntime")}},
         files={path.name: exported.digest(path) for path in files},
+        chunks_ms=student.chunks_ms,
     )
     text = json.dumps(manifest.to_dict(), indent=1, ensure_ascii=False) + "\n"
     (folder / exported.MANIFEST).write_text(text, encoding="utf-8")
@@ -103,7 +99,8 @@ def _min_samples(student: Student) -> int:
 
 def _onnx_asr_config(student: Student) -> dict[str, object]:
     """What onnx-asr reads. It normalises each band over the utterance, always: to any other model it is refused."""
-    kind = f"nemo-conformer-{student.kind}" if student.normalization == "utterance" else f"voxstill-{student.kind}"
+    takes = student.normalization == "utterance" and not student.chunks_ms
+    kind = f"nemo-conformer-{student.kind}" if takes else f"voxstill-{student.kind}"
     config: dict[str, object] = {"model_type": kind}
     if isinstance(student.frontend, LogMelFrontend):
         config |= {"features_size": student.frontend.log_mel.num_mels, "subsampling_factor": SUBSAMPLING}

@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from voxstill.nn import students
 from voxstill.nn.frontends import LogMelFrontend, WaveformFrontend
-from voxstill.nn.log_mel import SUBSAMPLING, LogMel, feature_frames, frame_mask
-from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, PREEMPHASIS, WINDOW
+from voxstill.nn.log_mel import LogMel, feature_frames, frame_mask
+from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, PREEMPHASIS, SUBSAMPLING, WINDOW
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

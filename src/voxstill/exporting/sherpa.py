@@ -17,6 +17,7 @@ from voxstill.decoding import exported
 from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.loaded import Samples
 from voxstill.exporting import sherpa_client
+from voxstill.nn import chunks
 from voxstill.nn.mel import HOP
 from voxstill.text.tokenizer import UNKNOWN
 
@@ -27,23 +28,28 @@ def is_installed() -> bool:
 
 
 def arguments(folder: Path, model: ExportedModel) -> dict[str, str]:
-    """The method of `sherpa_onnx.OfflineRecognizer` that takes the folder, as `door`, and its arguments."""
-    tokens = {"tokens": str(folder / exported.TOKENS)}
+    """The recogniser of `sherpa_onnx` that takes the folder, its method, as `door`, and the arguments of that."""
+    tokens = {"recognizer": "OfflineRecognizer", "tokens": str(folder / exported.TOKENS)}
     if model.kind == "ctc":
         door = "from_nemo_ctc" if model.input == "log_mels" else "from_omnilingual_asr_ctc"
         return {"door": door, "model": str(folder / exported.CTC), **tokens}
-    files = {name: str(folder / f"{name}.onnx") for name in ("encoder", "decoder", "joiner")}
-    return {"door": "from_transducer", **files, **tokens, "model_type": "nemo_transducer"}
+    names = {"encoder": model.main, "decoder": exported.DECODER, "joiner": exported.JOINER}
+    files = {name: str(folder / file) for name, file in names.items()}
+    streaming = {"recognizer": "OnlineRecognizer"} if model.chunks_ms else {}
+    return {"door": "from_transducer", **files, **tokens, **streaming, "model_type": "nemo_transducer"}
 
 
 def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> list[str]:
     """The texts of utterances; DataError where sherpa-onnx does not take the folder."""
-    lead = HOP // 2 if model.input == "log_mels" else 0
+    lead, tail = (HOP // 2 if model.input == "log_mels" else 0), 0
+    if model.chunks_ms:  # its first window begins before the audio, and it leaves the last one that is not full
+        lead, tail = lead + HOP * chunks.LEAD, HOP * (2 * chunks.window_frames(model.chunks_ms[0]))
+    wanted = {**arguments(folder, model), "lead": lead, "tail": tail}
     with tempfile.TemporaryDirectory(prefix="voxstill-") as temporary:
         path = Path(temporary) / "samples.npz"
         np.savez(path, *samples)
         process = subprocess.run(
-            [sys.executable, sherpa_client.__file__, json.dumps({**arguments(folder, model), "lead": lead}), str(path)],
+            [sys.executable, sherpa_client.__file__, json.dumps(wanted), str(path)],
             capture_output=True,
             text=True,
             check=False,

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from voxstill.core.config import Augment, Normalization
+from voxstill.core.config import DEFAULT_CHUNK_MS, Augment, Normalization
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import RATE_HZ
 from voxstill.decoding import exported
 from voxstill.decoding.exported import BLANK, Kind
 from voxstill.exporting import graphs
 from voxstill.exporting.onnx_files import Graph
-from voxstill.nn import checkpoints, students
+from voxstill.nn import checkpoints, chunks, students
+from voxstill.nn.chunk_encoder import ChunkEncoder
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend
-from voxstill.nn.log_mel import SUBSAMPLING
+from voxstill.nn.mel import SUBSAMPLING
 from voxstill.text.pretrained import CheckpointVocabulary
 
 _EXAMPLE_FRAMES, _EXAMPLE_SAMPLES = (150, 120), (30_000, 20_000)
@@ -32,6 +33,8 @@ class Student:
     frontend: Frontend
     vocabulary: CheckpointVocabulary
     kind: Kind
+    chunks_ms: Sequence[int] = ()
+    """What a streaming student is to hear at once; empty for other students."""
 
     @property
     def takes_samples(self) -> bool:
@@ -62,8 +65,11 @@ class Student:
         return 0 if self.takes_samples else self.vocabulary.blank_id
 
 
-def load(folder: Path) -> Student:
-    """Load the student of a model folder; ConfigError where its kind cannot be exported, DataError without one."""
+def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
+    """Load the student of a model folder; a streaming one is exported for `chunks_ms`, by default for 560 ms.
+
+    ConfigError where its kind cannot be exported, or where it does not stream, DataError where there is none.
+    """
     model = checkpoints.load(folder).eval()
     kind = students.student_kind(model)
     if kind == "seq2seq":
@@ -71,6 +77,14 @@ def load(folder: Path) -> Student:
             f"`{folder}` cannot be exported",
             why=f"it is a `{model.config.model_type}`, an encoder-decoder",
             fix="Optimum exports those: `optimum-cli export onnx --model FOLDER DIR`",
+        )
+    if students.is_streaming(model):
+        chunks_ms = chunks_ms or (DEFAULT_CHUNK_MS,)
+    elif chunks_ms:
+        raise ConfigError(
+            f"`{folder}` is no streaming student",
+            why=f"it is a `{model.config.model_type}`, which hears an utterance as a whole",
+            fix="leave `--streaming` out, or train one with `student.streaming`",
         )
     blank_id, durations = students.blank_id(model), students.durations(model)
     if durations != tuple(range(len(durations))):
@@ -84,6 +98,7 @@ def load(folder: Path) -> Student:
         frontend=checkpoints.make_frontend(model.config, Augment(), checkpoint=str(folder)),
         vocabulary=CheckpointVocabulary(folder, blank_id, model.config.vocab_size),
         kind=kind,
+        chunks_ms=tuple(chunks_ms),
     )
 
 
@@ -115,7 +130,6 @@ def _ctc(student: Student, frontend: LogMelFrontend) -> Mapping[str, Graph]:
 def _transducer(student: Student, frontend: LogMelFrontend) -> Mapping[str, Graph]:
     """Encoder, predictor and joint as NeMo exports them: sherpa-onnx takes three files, onnx-asr two."""
     config = student.model.config
-    module = graphs.EncoderFromMels(student.model, frontend)
     metadata = {
         **_common(student),
         "vocab_size": student.vocabulary.blank_id,  # without the blank
@@ -132,8 +146,7 @@ def _transducer(student: Student, frontend: LogMelFrontend) -> Mapping[str, Grap
     states = {"targets": {0: "B", 1: "U"}, "target_length": batch, "prednet_lengths": batch}
     joined = {"encoder_outputs": {0: "B", 2: "F"}, "outputs": {0: "B", 1: "F", 2: "U"}}
     files = {
-        exported.ENCODER: _from_mels(student, module, ["outputs", "encoded_lengths"], metadata),
-        exported.ENCODER_SAMPLES: _from_samples(module, ["outputs", "encoded_lengths"], metadata),
+        **_encoders(student, frontend, metadata),
         exported.DECODER: Graph(
             module=graphs.Predictor(student.model),
             examples=(*one_token, memory_LBH, memory_LBH),
@@ -155,7 +168,7 @@ def _transducer(student: Student, frontend: LogMelFrontend) -> Mapping[str, Grap
             metadata={},
         ),
     }
-    if student.normalization == "level":
+    if student.normalization != "utterance" or student.chunks_ms:
         return files
     memories = ("input_states_1", "input_states_2", "output_states_1", "output_states_2")
     return files | {
@@ -168,6 +181,49 @@ def _transducer(student: Student, frontend: LogMelFrontend) -> Mapping[str, Grap
             metadata={},
         )
     }
+
+
+def _encoders(student: Student, frontend: LogMelFrontend, metadata: dict[str, object]) -> Mapping[str, Graph]:
+    """The encoder on log-mels and on samples; of a streaming student, those for its chunks."""
+    if student.chunks_ms:
+        return {
+            exported.chunk_encoder(chunk_ms): _chunk_encoder(student, frontend, chunk_ms, metadata)
+            for chunk_ms in student.chunks_ms
+        }
+    module, outputs = graphs.EncoderFromMels(student.model, frontend), ["outputs", "encoded_lengths"]
+    return {
+        exported.ENCODER: _from_mels(student, module, outputs, metadata),
+        exported.ENCODER_SAMPLES: _from_samples(module, outputs, metadata),
+    }
+
+
+def _chunk_encoder(student: Student, frontend: LogMelFrontend, chunk_ms: int, metadata: dict[str, object]) -> Graph:
+    """As `OnlineRecognizer` of sherpa-onnx takes it."""
+    module, window = ChunkEncoder(student.model, chunk_ms), chunks.window_frames(chunk_ms)
+    kv_BLCE, conv_BLEK, cached_B = module.start(2)
+    caches = ["cache_last_channel", "cache_last_time", "cache_last_channel_len"]
+    inputs = ["audio_signal", "length", *caches]
+    outputs = ["outputs", "encoded_lengths", f"{caches[0]}_next", f"{caches[1]}_next", f"{caches[0]}_next_len"]
+    return Graph(
+        module=module,
+        examples=(
+            torch.randn(2, frontend.log_mel.num_mels, window),
+            torch.tensor([window] * 2),
+            *(kv_BLCE, conv_BLEK, cached_B),
+        ),
+        inputs=inputs,
+        outputs=outputs,
+        axes={name: {0: "B"} for name in (*inputs, *outputs)},
+        metadata={
+            **metadata,
+            "model_type": "EncDecHybridRNNTCTCBPEModel",
+            "window_size": window,
+            "chunk_shift": chunks.num_output_frames(chunk_ms) * SUBSAMPLING,
+            "chunk_size_ms": chunk_ms,
+            **{f"cache_last_channel_dim{i}": size for i, size in enumerate(kv_BLCE.shape[1:], 1)},
+            **{f"cache_last_time_dim{i}": size for i, size in enumerate(conv_BLEK.shape[1:], 1)},
+        },
+    )
 
 
 DECODER_JOINT, ENCODER_MODEL = "decoder_joint-model.onnx", "encoder-model.onnx"

@@ -23,6 +23,7 @@ from voxstill.nn.students import (
     PARAKEET_TYPES,
     PREDICTOR,
     SAMPLES_TYPES,
+    STREAMING,
     TRANSDUCERS,
     Kind,
     from_encoder,
@@ -48,9 +49,10 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
         classes: dict[str, Loadable] = {
             "ctc": ParakeetForCTC,
             "seq2seq": WhisperForConditionalGeneration,
-            **{kind: transducer_class(name) for kind, name in TRANSDUCERS.items()},
         }
-        model: PreTrainedModel = load_model(classes[KINDS[config.model_type]], folder, new_head=new_head)
+        name = TRANSDUCERS.get(config.model_type)
+        loaded_class = transducer_class(name) if name else classes[KINDS[config.model_type]]
+        model: PreTrainedModel = load_model(loaded_class, folder, new_head=new_head)
         return model
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
@@ -101,14 +103,23 @@ def make_frontend(
     noise_bank: NoiseBank | None = None,
     checkpoint: str | None = None,
     normalization: Normalization | None = None,
+    *,
+    is_streaming: bool = False,
 ) -> Frontend:
     """The frontend for the model of a `config`, log-mel for a new one (None).
 
     The extractor saved in `checkpoint` says how a waveform or log-mels are normalised; for a new model it is
-    `normalization`. ConfigError where that is set, and the checkpoint has another.
+    `normalization`. ConfigError where that is set, and the checkpoint has another. `is_streaming` is of a new model.
     """
     if config is None:
-        return LogMelFrontend(cfg, noise_bank, LogMel(normalization=normalization or "utterance"))
+        log_mel = LogMel(normalization=normalization or "utterance")
+        return LogMelFrontend(cfg, noise_bank, log_mel, is_streaming=is_streaming)
+    if is_streaming and config.model_type != STREAMING:
+        raise ConfigError(
+            f"`student.streaming` does not go with `{checkpoint}`",
+            why=f"it is a `{config.model_type}`, which hears an utterance as a whole",
+            fix="leave `student.checkpoint` out, or start from a streaming student",
+        )
     frontend = _of_checkpoint(config, cfg, noise_bank, checkpoint)
     its_own = frontend.log_mel.normalization if isinstance(frontend, LogMelFrontend) else None
     if normalization not in (None, its_own):
@@ -129,7 +140,8 @@ def _of_checkpoint(
         return WhisperFrontend(cfg, noise_bank, config.num_mel_bins)
     if config.model_type not in SAMPLES_TYPES:
         num_mels = getattr(config, "encoder_config", config).num_mel_bins
-        return LogMelFrontend(cfg, noise_bank, _log_mel(checkpoint, num_mels))
+        log_mel = _log_mel(checkpoint, num_mels)
+        return LogMelFrontend(cfg, noise_bank, log_mel, is_streaming=config.model_type == STREAMING)
     normalises = bool(_extractor(checkpoint).get("do_normalize", True))
     return WaveformFrontend(
         cfg, noise_bank, kernels=config.conv_kernel, strides=config.conv_stride, normalises=normalises
@@ -198,7 +210,13 @@ def _parakeet(
 ) -> PreTrainedModel:
     import transformers
 
-    checkpoint_class = getattr(transformers, {"ctc": "ParakeetForCTC", **TRANSDUCERS}[KINDS[config.model_type]])
+    if config.model_type == STREAMING and kind != "rnnt":
+        raise ConfigError(
+            f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
+            why="it is a streaming student",
+            fix="set `student.kind: rnnt`",
+        )
+    checkpoint_class = getattr(transformers, TRANSDUCERS.get(config.model_type, "ParakeetForCTC"))
     whole = keep_vocabulary and KINDS[config.model_type] == kind
     old = load_model(checkpoint_class, checkpoint, new_head=not whole, dtype=torch.float32)
     encoder = old.encoder.config
@@ -282,7 +300,8 @@ def _log_mel(checkpoint: str | None, num_mels: int) -> LogMel:
     extractor = _extractor(checkpoint)
     if extractor.get("feature_extractor_type") != UNNORMALISED_EXTRACTOR:
         return LogMel(num_mels)
-    return LogMel(num_mels, "level", extractor.get("level_range_db"))
+    level_range_db = extractor.get("level_range_db")
+    return LogMel(num_mels, "none") if level_range_db is None else LogMel(num_mels, "level", level_range_db)
 
 
 def _extractor(checkpoint: str | None) -> Mapping[str, Any]:

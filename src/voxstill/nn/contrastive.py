@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from voxstill.nn.log_mel import Counts
+from voxstill.nn.mel import Counts
 
 _SHARE_STEPS = 1 << 16  # a share is a whole number of these, so that hosts and devices compute equal counts
 _AFTER_ALL_DRAWS = 2.0  # draws are below 1

@@ -18,14 +18,13 @@ from voxstill.nn import augment_features, augment_waveform
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.log_mel import (
     FRAME_MS,
-    Counts,
     LogMel,
     centred,
     feature_frames,
     mel_filters,
     output_frames,
 )
-from voxstill.nn.mel import HOP
+from voxstill.nn.mel import HOP, Counts, causal_output_frames
 
 Factors = NDArray[np.float32] | Tensor
 """Factors of lengths, of the kind and shape of the counts beside them."""
@@ -94,9 +93,17 @@ class LogMelFrontend:
     has_mel_features = is_frame_synchronous = True
     max_duration_ms = None
 
-    def __init__(self, cfg: Augment, noise_bank: NoiseBank | None = None, log_mel: LogMel | None = None) -> None:
+    def __init__(
+        self,
+        cfg: Augment,
+        noise_bank: NoiseBank | None = None,
+        log_mel: LogMel | None = None,
+        *,
+        is_streaming: bool = False,
+    ) -> None:
+        """`is_streaming` says that the frames are those of a streaming student."""
         self._cfg, self._noise_bank = cfg, noise_bank or NoiseBank.from_recordings([], [])
-        self.log_mel = log_mel or LogMel()
+        self.log_mel, self._is_streaming = log_mel or LogMel(), is_streaming
 
     @property
     def extractor(self) -> Mapping[str, Any]:
@@ -104,9 +111,10 @@ class LogMelFrontend:
         return self.log_mel.extractor
 
     def num_frames(self, num_samples: Counts, tempo: Factors | None = None) -> Counts:
-        """One for 80 ms, rounded up; `tempo` applies to feature frames."""
+        """One for 80 ms, rounded up, one or two more for a streaming student; `tempo` applies to feature frames."""
         features = feature_frames(num_samples)
-        return output_frames(features if tempo is None else _scaled_length(features, tempo))
+        scaled = features if tempo is None else _scaled_length(features, tempo)
+        return causal_output_frames(scaled) if self._is_streaming else output_frames(scaled)
 
     def move(self, device: torch.device) -> None:
         """Move filters and noise to a device."""
@@ -124,7 +132,7 @@ class LogMelFrontend:
         """Reverberation, recorded noise, gain on the waveform; tempo, VTLP, synthetic noise, masks on log-mels."""
         mel_BFD, frames_B, before_B = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
         features_BFD = self.log_mel.normalise(mel_BFD, frames_B)
-        if self.log_mel.normalization == "level":
+        if self.log_mel.normalization != "utterance":
             features_BFD = augment_features.vary_level(features_BFD, frames_B, self._cfg, generator)
         if progress >= self._cfg.spec_augment_start:
             features_BFD = self._masked(features_BFD, frames_B, generator)
@@ -153,7 +161,7 @@ class LogMelFrontend:
     ) -> tuple[Tensor, Tensor]:
         """Invert augmented and masked log-mels to a waveform; phases, which they do not have, are estimated."""
         mel_BFD, frames_B, _ = self.perturb(audio_BT, audio_len_B, tempo_B, generator)
-        if self.log_mel.normalization == "level":
+        if self.log_mel.normalization != "utterance":
             mel_BFD = augment_features.vary_level(mel_BFD, frames_B, self._cfg, generator)
         features_BFD = self.log_mel.normalise(mel_BFD, frames_B)
         masked_BFD = self._masked(features_BFD, frames_B, generator)

@@ -1,20 +1,19 @@
 """Log-mel features on the device, equal to those of extractors in `transformers`; padding changes nothing.
 
 16 kHz, pre-emphasis 0.97, symmetric Hann window of 25 ms every 10 ms, 512-point FFT, 80 Slaney mel bands, natural
-logarithm. Then they are normalised in one of two ways. `utterance`: each band to zero mean and unit deviation over the
-utterance, as by ParakeetFeatureExtractor. `level`: the log-mels as they are, as by
-NemotronAsrStreamingFeatureExtractor, but speech louder or fainter than a range is brought to its edge.
+logarithm. Then they are normalised in one of three ways. `utterance`: each band to zero mean and unit deviation over
+the utterance, as by ParakeetFeatureExtractor. `none`: the log-mels as they are, as by
+NemotronAsrStreamingFeatureExtractor. `level`: the same, but speech louder or fainter than a range is brought to its
+edge.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,7 +21,7 @@ from voxstill.core import pcm
 from voxstill.core.config import Normalization
 from voxstill.core.records import RATE_HZ
 from voxstill.nn import mel
-from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, WINDOW
+from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, SUBSAMPLING, WINDOW, Counts
 
 DEVIATION_FLOOR = 1e-5
 _PHASE_ROUNDS = 40
@@ -31,13 +30,10 @@ LEVEL_RANGE_DB = 6.0
 _LOUDEST = 0.2
 _DB = math.log(10) / 10
 """A decibel of power in natural logarithms."""
-SUBSAMPLING = 8
 FRAME_MS = 10 * SUBSAMPLING
 """Length of one output frame of a student."""
 UNNORMALISED_EXTRACTOR = "NemotronAsrStreamingFeatureExtractor"
 """The extractor of `transformers` with the same log-mels and no normalisation."""
-Counts = TypeVar("Counts", int, NDArray[np.int64], Tensor)
-"""Numbers of samples or frames: one, or an array or a tensor of any shape."""
 
 
 def feature_frames(num_samples: Counts) -> Counts:
@@ -60,9 +56,9 @@ class LogMel(nn.Module):
         self,
         num_mels: int = NUM_MELS,
         normalization: Normalization = "utterance",
-        level_range_db: float | None = LEVEL_RANGE_DB,
+        level_range_db: float = LEVEL_RANGE_DB,
     ) -> None:
-        """`level_range_db` is of `level`; None changes no level, as foreign models without normalisation need."""
+        """`level_range_db` is of `level`."""
         super().__init__()
         self.num_mels, self.normalization, self.level_range_db = num_mels, normalization, level_range_db
         self.register_buffer("window", torch.hann_window(WINDOW, periodic=False), persistent=False)
@@ -105,7 +101,7 @@ class LogMel(nn.Module):
         }
         if self.normalization == "utterance":
             return {"feature_extractor_type": "ParakeetFeatureExtractor", **common}
-        own = {} if self.level_range_db is None else {"level_range_db": self.level_range_db}
+        own = {"level_range_db": self.level_range_db} if self.normalization == "level" else {}
         return {"feature_extractor_type": UNNORMALISED_EXTRACTOR, **common, **own}
 
     def normalise(self, mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
@@ -113,7 +109,7 @@ class LogMel(nn.Module):
         if self.normalization == "utterance":
             return normalise(mel_BFD, frames_B)
         mask_BF1 = frame_mask(frames_B, mel_BFD.shape[1])[..., None]
-        if self.level_range_db is None:
+        if self.normalization == "none":
             return mel_BFD * mask_BF1
         level_B = level(mel_BFD, frames_B)
         excess_B = level_B - level_B.clamp(-self.level_range_db, self.level_range_db)

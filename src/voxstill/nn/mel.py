@@ -6,6 +6,7 @@ What a recogniser on onnxruntime needs without torch; `log_mel.py` computes the 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -14,15 +15,30 @@ from numpy.typing import NDArray
 from voxstill.core import pcm
 from voxstill.core.records import RATE_HZ
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 HOP = 160
 WINDOW = 400
 NUM_FFT = 512
 NUM_MELS = 80
 PREEMPHASIS = 0.97
+SUBSAMPLING = 8
+"""Feature frames for one output frame of a student."""
 LOG_FLOOR = 2.0**-24
+Counts = TypeVar("Counts", int, NDArray[np.int64], "Tensor")
+"""Numbers of samples or frames: one, or an array or a tensor of any shape."""
 _LINEAR_HZ, _LINEAR_MEL, _HZ_PER_MEL = 1000.0, 15.0, 200.0 / 3.0
 _LOG_STEP = np.log(6.4) / 27.0
 """Slaney's scale is linear up to 1000 Hz and logarithmic above."""
+
+
+def causal_output_frames(num_features: Counts) -> Counts:
+    """Number of a streaming student's output frames for `num_features` feature frames.
+
+    Its convolutions look back: three times half of the frames, rounded down, and one more.
+    """
+    return (num_features + 6) // SUBSAMPLING + 1
 
 
 def log_mels(samples_T: NDArray[np.int16], num_mels: int = NUM_MELS) -> NDArray[np.float32]:

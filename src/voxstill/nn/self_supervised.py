@@ -18,7 +18,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.nn import checkpoints, contrastive, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
 from voxstill.nn.loading import load_model, loading_weights
-from voxstill.nn.log_mel import SUBSAMPLING
+from voxstill.nn.mel import SUBSAMPLING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

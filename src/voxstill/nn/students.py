@@ -15,30 +15,39 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from voxstill.core.config import Normalization
+from voxstill.core.config import CHUNKS_MS, DEFAULT_CHUNK_MS, Normalization, lookahead
 from voxstill.core.errors import DataError
 from voxstill.nn.frontends import conv_frames
-from voxstill.nn.log_mel import SUBSAMPLING, frame_mask, output_frames
-from voxstill.nn.mel import NUM_MELS
+from voxstill.nn.log_mel import frame_mask, output_frames
+from voxstill.nn.mel import NUM_MELS, SUBSAMPLING, causal_output_frames
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig, PreTrainedModel
 
 Size = Literal["tiny", "small", "medium", "large"]
 Kind = Literal["ctc", "rnnt", "tdt", "seq2seq"]
-PARAKEET_TYPES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
+STREAMING = "nemotron_asr_streaming"
+"""`model_type` in `config.json` of a streaming student."""
+PARAKEET_TYPES = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt", STREAMING)
 SAMPLES_TYPES = ("wav2vec2", "wav2vec2-conformer", "hubert", "wavlm")
 """`model_type` in `config.json` of the models that take a waveform."""
 KINDS: dict[str, Kind] = {
     "parakeet_ctc": "ctc",
     "parakeet_rnnt": "rnnt",
     "parakeet_tdt": "tdt",
+    STREAMING: "rnnt",
     "whisper": "seq2seq",
     **dict.fromkeys(SAMPLES_TYPES, "ctc"),
 }
 """The kind of student for each `model_type` in `config.json`."""
-TRANSDUCERS: dict[Kind, str] = {"rnnt": "ParakeetForRNNT", "tdt": "ParakeetForTDT"}
-"""The class in `transformers` of each kind of transducer."""
+TRANSDUCERS = {
+    "parakeet_rnnt": "ParakeetForRNNT",
+    "parakeet_tdt": "ParakeetForTDT",
+    STREAMING: "NemotronAsrStreamingForRNNT",
+}
+"""The class in `transformers` of each `model_type` of transducers."""
+_LEFT_CONTEXT = 56
+"""Output frames before a chunk that the attention of a streaming student reads: whole chunks of each length."""
 PREDICTOR = 640
 """Default width of the predictor where a transducer is started from the encoder of a CTC model."""
 Memory = tuple[Tensor, Tensor]
@@ -78,6 +87,7 @@ def build(
     seed: int,
     kind: Kind = "ctc",
     normalization: Normalization = "utterance",
+    streaming: bool = False,
 ) -> PreTrainedModel:
     """Build a new Parakeet student; equal arguments give equal weights. The blank is piece `num_pieces`.
 
@@ -86,10 +96,12 @@ def build(
     Xavier for its linear layer, zero biases. Where `normalization` leaves log-mels as they are, the first convolution
     begins with what centres and scales them.
     """
-    from transformers import ParakeetEncoderConfig
+    from transformers import NemotronAsrStreamingEncoderConfig, ParakeetEncoderConfig
 
     shape = SHAPES[size]
-    encoder = ParakeetEncoderConfig(
+    context = {"sliding_window": _LEFT_CONTEXT + 1, "default_num_lookahead_tokens": lookahead(DEFAULT_CHUNK_MS)}
+    encoder = (NemotronAsrStreamingEncoderConfig if streaming else ParakeetEncoderConfig)(
+        **(context if streaming else {}),
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
@@ -115,8 +127,8 @@ def build(
                 nn.init.xavier_uniform_(module.weight)
             if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-        if normalization == "level":
-            _scale_input(stem.layers[0])
+        if normalization != "utterance":
+            _scale_input(stem.conv_in if streaming else stem.layers[0])
     return model.to(memory_format=torch.channels_last)  # a step of a tiny student on a CPU is an eighth faster
 
 
@@ -130,13 +142,22 @@ def _scale_input(conv: nn.Conv2d) -> None:
 
 def from_encoder(kind: Kind, encoder: PretrainedConfig, num_pieces: int, predictor: int) -> PreTrainedModel:
     """Build a student of a kind around an encoder's configuration; `predictor` is the width of a transducer's LSTM."""
-    from transformers import ParakeetCTCConfig, ParakeetForCTC, ParakeetRNNTConfig, ParakeetTDTConfig
+    from transformers import (
+        NemotronAsrStreamingConfig,
+        NemotronAsrStreamingEncoderConfig,
+        ParakeetCTCConfig,
+        ParakeetForCTC,
+        ParakeetRNNTConfig,
+        ParakeetTDTConfig,
+    )
 
     if kind == "ctc":
         config = ParakeetCTCConfig(encoder_config=encoder, vocab_size=num_pieces + 1, pad_token_id=num_pieces)
         return ParakeetForCTC(config)
-    config_class = {"rnnt": ParakeetRNNTConfig, "tdt": ParakeetTDTConfig}[kind]
-    model = transducer_class(TRANSDUCERS[kind])(
+    config_class: Any = {"rnnt": ParakeetRNNTConfig, "tdt": ParakeetTDTConfig}[kind]
+    if isinstance(encoder, NemotronAsrStreamingEncoderConfig):
+        config_class = NemotronAsrStreamingConfig
+    model = transducer_class(TRANSDUCERS[config_class.model_type])(
         config_class(
             encoder_config=encoder,
             vocab_size=num_pieces + 1,
@@ -162,13 +183,28 @@ def transducer_class(name: str) -> Any:
         self: PreTrainedModel, input_features: Tensor, attention_mask: Tensor, tokens_BU: Tensor, layers: Sequence[int]
     ) -> tuple[Tensor, Tensor, States]:
         encoded = self.get_audio_features(
-            input_features=input_features, attention_mask=attention_mask, **_asking_for(layers)
+            input_features=input_features, attention_mask=attention_mask, **_asking_for(layers), **_lookahead(self)
         )
         start_B1 = tokens_BU.new_full((len(tokens_BU), 1), self.config.blank_token_id)
         predicted_BUP, _ = predict(self, torch.cat([start_B1, tokens_BU], dim=1), None)
         return encoded.pooler_output, predicted_BUP, _states(encoded.hidden_states, layers)
 
     return type(name, (getattr(transformers, name),), {"forward": forward})  # saved under its name in `transformers`
+
+
+def is_streaming(model: PreTrainedModel) -> bool:
+    """Whether a student hears no more than a chunk ahead."""
+    return bool(model.config.model_type == STREAMING)
+
+
+def _lookahead(model: PreTrainedModel) -> dict[str, int]:
+    """How far ahead a streaming student hears. In training that is drawn for each batch, as by Noroozi et al. 2024,
+    "Stateful Conformer with cache-based inference for streaming automatic speech recognition", section 3.3."""
+    if not is_streaming(model):
+        return {}
+    if model.training:
+        return {"num_lookahead_tokens": lookahead(CHUNKS_MS[int(torch.randint(len(CHUNKS_MS), ()))])}
+    return {"num_lookahead_tokens": model.encoder.config.default_num_lookahead_tokens}
 
 
 def student_kind(model: PreTrainedModel) -> Kind:
@@ -242,6 +278,8 @@ def _normalisable(model: nn.Module, inputs: Tensor) -> Tensor:
 def _output_frames(model: PreTrainedModel, inputs: Tensor, len_B: Tensor) -> Tensor:
     if inputs.ndim == 2:
         return conv_frames(len_B, model.config.conv_kernel, model.config.conv_stride)
+    if is_streaming(model):
+        return causal_output_frames(len_B)
     return whisper_frames(len_B) if model.config.model_type == "whisper" else output_frames(len_B)
 
 
@@ -270,7 +308,7 @@ def encode_and_predict(
     features_BFD = _normalisable(model, features_BFD)
     mask_BF = frame_mask(frames_B, features_BFD.shape[1])
     encoded_BFP, predicted_BUP, states = model(features_BFD, mask_BF, tokens_BU.clamp(min=0), layers)
-    return encoded_BFP, output_frames(frames_B), predicted_BUP, states
+    return encoded_BFP, _output_frames(model, features_BFD, frames_B), predicted_BUP, states
 
 
 def predict(model: PreTrainedModel, tokens_BU: Tensor, memory: Memory | None) -> tuple[Tensor, Memory]:

@@ -76,12 +76,20 @@ def embed(
     return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)
 
 
-def export(model: str | Path, output: str | Path, cfg: Config | None = None, *, int8: bool = False) -> ExportResult:
+def export(
+    model: str | Path,
+    output: str | Path,
+    cfg: Config | None = None,
+    *,
+    int8: bool = False,
+    streaming: Sequence[int] = (),
+) -> ExportResult:
     """Write a student as a folder of ONNX files for onnxruntime, sherpa-onnx and onnx-asr.
 
     Its tokens are compared with those of torch before: on `evaluate.split` of the experiment, or of `cfg`, where the
     work folder is there, else on synthetic speech. With `int8` there is a model with weights of 8 bits as well, unless
-    that costs accuracy: then `rejected` says how much. A folder that is complete and of the same model is not made
+    that costs accuracy: then `rejected` says how much. `streaming` says what a streaming student is to hear at once, in
+    milliseconds: 1120, 560, 160 or 80, by default 560. A folder that is complete and of the same model is not made
     again. ConfigError where it holds something else, DataError where tokens differ.
 
     >>> result = voxstill.export("exp/student", "onnx", cfg)
@@ -91,7 +99,8 @@ def export(model: str | Path, output: str | Path, cfg: Config | None = None, *, 
     from voxstill.pipeline import evaluate
     from voxstill.pipeline import export as exporting
 
-    return exporting.export(cfg or load_config(evaluate.own_config(str(model))), str(model), str(output), int8=int8)
+    cfg = cfg or load_config(evaluate.own_config(str(model)))
+    return exporting.export(cfg, str(model), str(output), int8=int8, streaming=streaming)
 
 
 def push(model: str | Path, name: str, cfg: Config | None = None) -> PushResult:

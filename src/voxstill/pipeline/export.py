@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxstill.core.atomic import atomic_folder
-from voxstill.core.config import Config
+from voxstill.core.config import CHUNKS_MS, Config, Decode
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import NOT_IN_JSON, Result
@@ -65,15 +65,34 @@ class ExportResult(Result):
         return "\n".join([*lines, *([] if self.rejected is None else ["", f"no int8: {self.rejected}"])])
 
 
-def export(cfg: Config, model: str, output: str, *, int8: bool = False) -> ExportResult:
+def chunks_of(text: str) -> tuple[int, ...]:
+    """The chunks in `560,160`; ConfigError where a streaming student cannot hear one."""
+    chunks_ms = [int(word) if word.strip().isascii() and word.strip().isdigit() else -1 for word in text.split(",")]
+    check_chunks(chunks_ms, f"`--streaming {text}`")
+    return tuple(chunks_ms)
+
+
+def check_chunks(chunks_ms: Sequence[int], what: str) -> None:
+    """ConfigError where a streaming student cannot hear one of them at once, or where one is named twice."""
+    if not set(chunks_ms) <= set(CHUNKS_MS) or len(set(chunks_ms)) < len(chunks_ms):
+        raise ConfigError(
+            f"{what} names no chunks",
+            why=f"a streaming student hears {', '.join(map(str, CHUNKS_MS))} ms at once",
+            fix="name some of these, each of them once: `560,160`",
+        )
+
+
+def export(cfg: Config, model: str, output: str, *, int8: bool = False, streaming: Sequence[int] = ()) -> ExportResult:
     """Export a student; `cfg` is that of its experiment, where there is one.
 
     Tokens on onnxruntime must be those of torch: on the utterances of `evaluate.split` where the work folder is there,
-    else on synthetic speech. An int8 that costs accuracy is not kept. A folder that is complete and of the same model
+    else on synthetic speech. An int8 that costs accuracy is not kept. `streaming` says what a streaming student is to
+    hear at once, in milliseconds, by default 560. A folder that is complete and of the same model
     is not made again. ConfigError where the folder is another, or the model cannot be exported; DataError where the
     tokens differ.
     """
     onnx_files.check_installed()
+    check_chunks(streaming, "`streaming`")
     if exported.locate(model) is not None:
         raise ConfigError(f"`{model}` is exported already", why="it holds ONNX files", fix="give the experiment")
     target = Path(output)
@@ -85,9 +104,9 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False) -> Expor
             )
         model_folder = _local(source)
         weights = checkpoint_files.digest(model_folder, _FILES)
-        if (finished := _finished(target, weights, int8=int8)) is not None:
+        if (finished := _finished(target, weights, int8=int8, streaming=streaming)) is not None:
             return _result(target, finished, is_new=False)
-        loaded = student.load(model_folder)
+        loaded = student.load(model_folder, streaming)
         audio = export_audio.of(cfg, loaded)
         origin = export_origin.of(cfg, model, checkpoint, audio.utterances)
         with atomic_folder(target) as draft:
@@ -117,6 +136,8 @@ def _passed(cfg: Config, loaded: Student, source: Path, draft: Path, name: str, 
     manifest = folder.write_manifest(draft, loaded, name, weights, {})
     pieces = loaded.vocabulary.pieces, exported.vocabulary(draft, manifest).pieces
     figures = gate.parity(audio, _recognizer(source), _recognizer(draft), pieces, cfg)
+    for chunk_ms in loaded.chunks_ms[1:]:
+        gate.parity(audio, _recognizer(source, chunk_ms), _recognizer(draft, chunk_ms), pieces, cfg)
     if not sherpa.is_installed():
         return figures
     texts = sherpa.transcribe(draft, manifest, audio.samples[:_MOST_SHERPA])
@@ -130,7 +151,7 @@ def _with_int8(
     """The figures with those of int8, and why it is not kept."""
     folder.write_int8(draft)
     manifest = folder.write_manifest(draft, loaded, name, weights, {})
-    quantized = exported.CTC_INT8 if manifest.kind == "ctc" else exported.ENCODER_INT8
+    quantized = exported.int8_of(manifest.main)
     figures = gate.int8(figures, audio, _recognizer(draft / quantized), cfg)
     if figures.int8_passes:
         return figures, None
@@ -143,14 +164,15 @@ def _with_int8(
     )
 
 
-def _recognizer(path: Path) -> Recognizer:
+def _recognizer(path: Path, chunk_ms: int | None = None) -> Recognizer:
     """A loaded recogniser that decodes greedily in fp32."""
-    recognizer = Recognizer(RecognizerOptions(model=str(path), dtype="float32"))
+    options = RecognizerOptions(model=str(path), dtype="float32")
+    recognizer = Recognizer(options, Decode.model_validate({"chunk_ms": chunk_ms}))
     recognizer.load()
     return recognizer
 
 
-def _finished(target: Path, weights: str, *, int8: bool) -> ExportedModel | None:
+def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int]) -> ExportedModel | None:
     """What is in the folder where it is complete and of the same model; ConfigError where it holds something else."""
     if exported.locate(str(target)) is None:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -167,6 +189,8 @@ def _finished(target: Path, weights: str, *, int8: bool) -> ExportedModel | None
         )
     if faults := exported.faults(target, manifest):
         log.warning("export: made again: %s", ", ".join(f"`{name}`: {why}" for name, why in faults.items()))
+        return None
+    if streaming and tuple(streaming) != tuple(manifest.chunks_ms):
         return None
     has_int8 = any(name.endswith(".int8.onnx") for name in manifest.files)
     return manifest if has_int8 or not int8 or "rejected" in manifest.gate else None

@@ -19,6 +19,7 @@ from voxstill.pipeline.live_results import LiveSegment, LiveWords, ShowSegment, 
 from voxstill.pipeline.transcribe import load_recognizer
 from voxstill.streaming.events import Event, SegmentDone, WordsAdded
 from voxstill.streaming.live import LiveTranscription
+from voxstill.streaming.part_streams import PartStreams
 
 BLOCK_MS = 100
 """Audio is read in blocks of this length."""
@@ -40,7 +41,8 @@ def listen(
         transcribe_by_server(target, blocks, words, segment)
         return
     recognizer = load_recognizer(cfg, target, threads=cfg.serve.threads)
-    live = LiveTranscription(cfg.segment, cfg.serve.partial_every_ms)
+    live = LiveTranscription(cfg.segment, recognizer.chunk_ms or cfg.serve.partial_every_ms)
+    streams = PartStreams(recognizer.open_stream)
 
     def show(events: Sequence[Event]) -> None:
         for event in events:
@@ -51,8 +53,11 @@ def listen(
 
     def transcribe() -> None:
         while (part := live.next_part()) is not None:
-            [hypothesis] = recognizer.transcribe_batch([part.samples_T])
-            show(live.answer(part, hypothesis))
+            if recognizer.chunk_ms is None:
+                [hypothesis] = recognizer.transcribe_batch([part.samples_T])
+            else:
+                [hypothesis] = recognizer.advance([streams.of(part)], [part.samples_T], [part.is_whole])
+            show(live.answer(part, hypothesis, stays=recognizer.chunk_ms is not None))
 
     try:
         for block_T in blocks:

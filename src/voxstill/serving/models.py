@@ -16,7 +16,7 @@ from voxstill.core.records import Hypothesis
 from voxstill.decoding.loaded import Samples
 from voxstill.serving.errors import RequestError
 from voxstill.serving.metrics import ServerMetrics
-from voxstill.serving.versions import Hints, ServedRecognizer, Version
+from voxstill.serving.versions import Hints, ServedRecognizer, StreamedPart, Version
 
 Opener = Callable[[str], Callable[[], ServedRecognizer]]
 """Makes a recogniser of what names a model, without loading it; ConfigError where it names none."""
@@ -82,9 +82,13 @@ class Models:
         finally:
             version.num_requests -= 1
 
-    async def transcribe(self, version: Version, samples_T: Samples, hints: Hints) -> Hypothesis:
-        """Transcribe one utterance; the shadow hears it, too, and is compared."""
-        hypothesis = await version.transcribe(samples_T, hints)
+    async def transcribe(
+        self, version: Version, samples_T: Samples, hints: Hints, part: StreamedPart | None = None
+    ) -> Hypothesis:
+        """Transcribe one utterance, or what is new of a stream; the shadow hears utterances, too, and is compared."""
+        hypothesis = await version.transcribe(samples_T, hints, part)
+        if part is not None and not part.is_last:
+            return hypothesis
         route = self._routes[version.model]
         if route.shadow is not None and route.shadow is not version and self._random.random() < route.shadow_share:
             self._compare(route.shadow, samples_T, hints, hypothesis)

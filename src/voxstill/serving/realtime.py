@@ -22,9 +22,10 @@ from voxstill.serving.errors import RequestError
 from voxstill.serving.models import Models
 from voxstill.serving.session import SessionOptions
 from voxstill.serving.transcriptions import hints_for
-from voxstill.serving.versions import Version
+from voxstill.serving.versions import Hints, StreamedPart, Version
 from voxstill.streaming.events import Event, Extent, SegmentDone, SegmentPart, SpeechStarted, SpeechStopped, WordsAdded
 from voxstill.streaming.live import LiveTranscription
+from voxstill.streaming.part_streams import PartStreams
 from voxstill.streaming.pcm_stream import PcmStream
 
 PROTOCOL = "realtime"
@@ -49,6 +50,7 @@ class RealtimeSession:
         self._has_text: set[int] = set()
         self._last_item: str | None = None
         self._versions: dict[int, tuple[Version, ExitStack]] = {}
+        self._streams: tuple[Version, PartStreams] | None = None
 
     async def run(self) -> None:
         """Serve the client until it leaves or the server stops."""
@@ -106,7 +108,8 @@ class RealtimeSession:
             data = base64.b64decode(audio if isinstance(audio, str) else "!", validate=True)
         except (binascii.Error, ValueError):
             raise RequestError(400, "`audio` must be base64", param="audio") from None
-        self._version_of(None)
+        version = self._version_of(self._live.segment_open)
+        self._live.partial_every_ms = version.chunk_ms or self._cfg.serve.partial_every_ms
         await self._tell(self._live.feed(self._pcm.feed(data)))
         self._changed.set()
         while self._live.num_waiting > _MOST_PARTS_WAITING:  # the client sends faster than it is transcribed
@@ -143,19 +146,29 @@ class RealtimeSession:
 
     async def _transcribe_part(self, part: SegmentPart) -> None:
         """Transcribe a part, and tell the client; while the server is overloaded only whole parts."""
+        streamed = None
         try:
             version = self._version_of(part.segment)
             if part.extent is Extent.SO_FAR and version.queued_s > self._cfg.serve.max_queue_s:
                 self._live.skip(part)
                 return
             hints = hints_for(version, self._options.language, self._options.keywords)
-            hypothesis = await self._models.transcribe(version, part.samples_T, hints)
+            streamed = self._streamed(part, version, hints)
+            hypothesis = await self._models.transcribe(version, part.samples_T, hints, streamed)
         except RequestError as error:  # a model or hint that was there when the session was updated
             hypothesis = Hypothesis(id="", text="", error=error.message, finish="failed")
         except Exception as error:
             log.exception("serve: a part has failed")
             hypothesis = Hypothesis(id="", text="", error=f"the server has failed: {type(error).__name__}")
-        await self._tell(self._live.answer(part, hypothesis))
+        await self._tell(self._live.answer(part, hypothesis, stays=streamed is not None))
+
+    def _streamed(self, part: SegmentPart, version: Version, hints: Hints) -> StreamedPart | None:
+        """The stream of a part; None where it is transcribed as an utterance, as with keywords, which need a beam."""
+        if version.chunk_ms is None or hints.phrases:
+            return None
+        if self._streams is None or self._streams[0] is not version:
+            self._streams = version, PartStreams(version.open_stream)
+        return StreamedPart(stream=self._streams[1].of(part), is_last=part.is_whole)
 
     def _version_of(self, segment: int | None) -> Version:
         """The version that transcribes a segment from its first part to its last; RequestError without a model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import math
 import threading
 import time
@@ -19,6 +20,7 @@ from voxstill.core.errors import VoxstillError
 from voxstill.core.records import RATE_HZ, Hypothesis
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.recognizer import batches_by_length
+from voxstill.decoding.streams import Stream
 from voxstill.serving.metrics import ServerMetrics
 
 BATCH_MS = 60_000
@@ -52,6 +54,21 @@ class ServedRecognizer(Protocol):
         """Transcribe utterances; return one Hypothesis per utterance, in order, errors included."""
         ...
 
+    @property
+    def chunk_ms(self) -> int | None:
+        """The audio that a streaming student hears at once; None where it is none."""
+        ...
+
+    def open_stream(self) -> Stream:
+        """Return a stream of a streaming student before its first chunk."""
+        ...
+
+    def advance(
+        self, streams: Sequence[Stream], samples: Sequence[Samples], is_last: Sequence[bool]
+    ) -> list[Hypothesis]:
+        """Transcribe what is new of each stream; return one Hypothesis for each, of all of it so far."""
+        ...
+
     def close(self) -> None:
         """Drop the weights."""
         ...
@@ -65,10 +82,21 @@ class Hints:
     phrases: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedPart:
+    """A stream of a streaming student, and whether it has ended."""
+
+    stream: Stream
+    is_last: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Utterance:
     samples_T: Samples
     hints: Hints
+    part: StreamedPart | None
+    num_new: int
+    """Samples that were not transcribed before."""
     future: concurrent.futures.Future[Hypothesis] = field(default_factory=concurrent.futures.Future)
 
 
@@ -117,6 +145,15 @@ class Version:
         return self._recognizer.takes_phrases
 
     @property
+    def chunk_ms(self) -> int | None:
+        """The audio that a streaming student hears at once; None where it is none."""
+        return self._recognizer.chunk_ms
+
+    def open_stream(self) -> Stream:
+        """A stream of a streaming student before its first chunk."""
+        return self._recognizer.open_stream()
+
+    @property
     def queued_s(self) -> float:
         """Seconds of audio that wait or are being transcribed."""
         return pcm.samples_to_s(self._queued)
@@ -126,15 +163,18 @@ class Version:
         """Whole seconds until what waits now is done, by the speed so far; at least 1 and at most 60."""
         return min(60, max(1, math.ceil(self._queued / self._speed)))
 
-    async def transcribe(self, samples_T: Samples, hints: Hints) -> Hypothesis:
-        """Transcribe one utterance together with others that wait."""
-        return await asyncio.wrap_future(self.submit(samples_T, hints))
+    async def transcribe(self, samples_T: Samples, hints: Hints, part: StreamedPart | None = None) -> Hypothesis:
+        """Transcribe one utterance, or what is new of a stream, together with others that wait."""
+        return await asyncio.wrap_future(self.submit(samples_T, hints, part))
 
-    def submit(self, samples_T: Samples, hints: Hints) -> concurrent.futures.Future[Hypothesis]:
+    def submit(
+        self, samples_T: Samples, hints: Hints, part: StreamedPart | None = None
+    ) -> concurrent.futures.Future[Hypothesis]:
         """Let an utterance wait for the thread; return what will have its hypothesis."""
-        utterance = _Utterance(samples_T, hints)
+        num_new = len(samples_T) - (0 if part is None else part.stream.num_samples)
+        utterance = _Utterance(samples_T, hints, part, num_new)
         with self._wake:
-            self._queued += len(samples_T)
+            self._queued += num_new
             self._waiting.append(utterance)
             self._wake.notify()
         return utterance.future
@@ -168,8 +208,10 @@ class Version:
                 self._waiting.clear()
             if not utterances:
                 break
-            for hints in dict.fromkeys(utterance.hints for utterance in utterances):
-                self._transcribe([utterance for utterance in utterances if utterance.hints == hints], hints)
+            self._advance([utterance for utterance in utterances if utterance.part is not None])
+            whole = [utterance for utterance in utterances if utterance.part is None]
+            for hints in dict.fromkeys(utterance.hints for utterance in whole):
+                self._transcribe([utterance for utterance in whole if utterance.hints == hints], hints)
         self._recognizer.close()
 
     def _warm_up(self) -> None:
@@ -180,31 +222,51 @@ class Version:
             if hypothesis.error is not None:
                 raise VoxstillError(f"`{self.source}` transcribes nothing", why=hypothesis.error, fix="try another one")
 
+    def _advance(self, utterances: Sequence[_Utterance]) -> None:
+        """All streams at once: each has a chunk or two."""
+        if utterances:
+            self._answer(utterances, self._advanced)
+
+    def _advanced(self, batch: Sequence[_Utterance]) -> list[Hypothesis]:
+        parts = [utterance.part for utterance in batch if utterance.part is not None]
+        streams, is_last = [part.stream for part in parts], [part.is_last for part in parts]
+        return self._recognizer.advance(streams, [utterance.samples_T for utterance in batch], is_last)
+
     def _transcribe(self, utterances: Sequence[_Utterance], hints: Hints) -> None:
         lengths = [len(utterance.samples_T) for utterance in utterances]
         batches = batches_by_length(lengths, BATCH_MS)
         too_short = sorted(set(range(len(utterances))).difference(*batches))
         for members in (*batches, too_short):
-            batch = [utterances[member] for member in members]
-            waited_for = [utterance for utterance in batch if utterance.future.set_running_or_notify_cancel()]
-            if waited_for:
-                self._transcribe_batch(waited_for, hints)
-            with self._wake:
-                self._queued -= sum(len(utterance.samples_T) for utterance in batch)
+            self._answer([utterances[member] for member in members], functools.partial(self._transcribed, hints))
 
-    def _transcribe_batch(self, batch: Sequence[_Utterance], hints: Hints) -> None:
+    def _transcribed(self, hints: Hints, batch: Sequence[_Utterance]) -> list[Hypothesis]:
+        samples = [utterance.samples_T for utterance in batch]
+        return self._recognizer.transcribe_batch(samples, None, [hints.language] * len(batch), hints.phrases)
+
+    def _answer(
+        self, batch: Sequence[_Utterance], transcribe: Callable[[Sequence[_Utterance]], list[Hypothesis]]
+    ) -> None:
+        """Transcribe those of a batch that are waited for."""
+        waited_for = [utterance for utterance in batch if utterance.future.set_running_or_notify_cancel()]
+        if waited_for:
+            self._answer_all(waited_for, transcribe)
+        with self._wake:
+            self._queued -= sum(utterance.num_new for utterance in batch)
+
+    def _answer_all(
+        self, batch: Sequence[_Utterance], transcribe: Callable[[Sequence[_Utterance]], list[Hypothesis]]
+    ) -> None:
         """Give each utterance its hypothesis, or all of them the error that there was."""
         start_s = time.perf_counter()
-        samples = [utterance.samples_T for utterance in batch]
         try:
-            hypotheses = self._recognizer.transcribe_batch(samples, None, [hints.language] * len(batch), hints.phrases)
+            hypotheses = transcribe(batch)
         except Exception as error:
             for utterance in batch:
                 utterance.future.set_exception(error)
             return
         for utterance, hypothesis in zip(batch, hypotheses, strict=True):
             utterance.future.set_result(hypothesis)
-        num_samples = sum(map(len, samples))
+        num_samples = sum(utterance.num_new for utterance in batch)
         self._speed += _SPEED_SHARE * (num_samples / max(time.perf_counter() - start_s, 1e-6) - self._speed)
         self._metrics.batch.labels(self.model, self.name).observe(len(batch))
         self._metrics.audio_s.labels(self.model, self.name).inc(pcm.samples_to_s(num_samples))

@@ -85,3 +85,8 @@ class SegmentPart:
     def end_ms(self) -> int:
         """The end of the samples."""
         return self.start_ms + pcm.samples_to_ms(len(self.samples_T))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no more samples follow in this part."""
+        return self.extent is not Extent.SO_FAR

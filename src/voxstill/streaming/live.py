@@ -38,13 +38,13 @@ class LiveTranscription:
 
     A segment ends at a pause, as `segment` says, or with `commit`; without `endpointing` with `commit` alone. It is
     transcribed again after each `partial_every_ms`, and words that two hypotheses in a row agree on are added
-    (LocalAgreement-2). At its end it is transcribed once as a whole. Speech longer than `segment.max_ms` is divided
-    where it is least likely to be a word.
+    (LocalAgreement-2); those of a streaming student stay, and are added at once. At its end it is transcribed once as a
+    whole. Speech longer than `segment.max_ms` is divided where it is least likely to be a word.
     """
 
     def __init__(self, segment: Segment, partial_every_ms: int, *, endpointing: bool = True) -> None:
         self.segment, self.endpointing = segment, endpointing
-        self._partial_every = pcm.ms_to_samples(partial_every_ms)
+        self.partial_every_ms = partial_every_ms
         self._detector = vad.SpeechDetector()
         self._audio_T, self._first = _NO_SAMPLES, 0  # the samples that are kept, and the position of their first
         self._probs: list[float] = []  # of speech in each window since the segment began
@@ -122,15 +122,19 @@ class LiveTranscription:
         self._is_transcribing = part is not None
         return part
 
-    def answer(self, part: SegmentPart, hypothesis: Hypothesis) -> list[Event]:
-        """Take the hypothesis of a part; return the words that it adds, and the end of its segment."""
+    def answer(self, part: SegmentPart, hypothesis: Hypothesis, *, stays: bool = False) -> list[Event]:
+        """Take the hypothesis of a part; return the words that it adds, and the end of its segment.
+
+        `stays` says that later hypotheses of the segment begin with the words of this one.
+        """
         self._is_transcribing = False
         text = self._texts.get(part.segment)
         if text is None:  # cleared meanwhile
             return []
         words = hypothesis.words_within(part.start_ms, part.end_ms)
         if part.extent is Extent.SO_FAR:
-            return _added(part.segment, text.agreement.add(words))
+            agree = text.agreement.end if stays else text.agreement.add
+            return _added(part.segment, agree(words))
         text.words += words
         text.hypotheses.append(hypothesis)
         text.error = text.error or hypothesis.error
@@ -156,9 +160,12 @@ class LiveTranscription:
 
     def _so_far(self) -> SegmentPart | None:
         """The segment that is being spoken, where enough of it is new."""
-        if self._open is None or self._end - max(self._start, self._transcribed_to) < self._partial_every:
+        if self._open is None:
             return None
-        self._transcribed_to = self._end
+        every, before = pcm.ms_to_samples(self.partial_every_ms), max(self._start, self._transcribed_to)
+        if self._end - before < every:
+            return None
+        self._transcribed_to = before + (self._end - before) // every * every  # samples do not come in blocks of that
         return self._part(self._open, self._end, Extent.SO_FAR)
 
     def _part(self, segment: int, end: int, extent: Extent) -> SegmentPart:

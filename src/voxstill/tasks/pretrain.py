@@ -19,7 +19,8 @@ from voxstill.core.records import Batch
 from voxstill.data.transfer import to_device
 from voxstill.nn import contrastive, self_supervised, students
 from voxstill.nn.frontends import Frontend, LogMelFrontend
-from voxstill.nn.log_mel import SUBSAMPLING, Counts, centred, frame_mask, normalise
+from voxstill.nn.log_mel import centred, frame_mask, normalise
+from voxstill.nn.mel import SUBSAMPLING, Counts
 from voxstill.training.task import DevBatch, Loss, ModelInput, StepContext, Task, Unit, make_generator
 
 _MEMORY = 1 / 50
@@ -166,7 +167,7 @@ class RandomCodesTask:
         over_BF = hidden_BF.repeat_interleave(SUBSAMPLING, dim=1)[:, : features_BFD.shape[1]]
         over_BF &= frame_mask(frames_B, features_BFD.shape[1])
         noise_BFD = _NOISE * torch.randn(features_BFD.shape, generator=generator, device=features_BFD.device)
-        if self.frontend.log_mel.normalization == "level":  # where the bands are, instead of about zero
+        if self.frontend.log_mel.normalization != "utterance":  # where the bands are, instead of about zero
             centred_BFD = centred(features_BFD, frames_B)
             noise_BFD = features_BFD - centred_BFD + noise_BFD * centred_BFD.square().mean((1, 2), keepdim=True).sqrt()
         noisy_BFD = torch.where(over_BF[..., None], noise_BFD, features_BFD)

@@ -116,7 +116,10 @@ def frontend_of(cfg: Config, noise_bank: NoiseBank | None) -> Frontend:
     """Make the frontend of the student, that of its checkpoint where it has one."""
     checkpoint = cfg.student.checkpoint
     config = checkpoints.read_config(checkpoint) if checkpoint else None
-    return checkpoints.make_frontend(config, cfg.augment, noise_bank, checkpoint, cfg.student.normalization)
+    student = cfg.student
+    return checkpoints.make_frontend(
+        config, cfg.augment, noise_bank, checkpoint, student.normalization, is_streaming=student.streaming
+    )
 
 
 def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
@@ -124,10 +127,8 @@ def new_student(cfg: Config, vocabulary: Tokenizer) -> Any:
     student, num_pieces = cfg.student, len(vocabulary.pieces)
     wanted: dict[str, Any] = {"seed": cfg.seed, "kind": student.kind}
     if student.checkpoint is None:
-        normalization = student.normalization or "utterance"
-        return students.build(
-            student.size, num_pieces, dropout=student.dropout or 0.0, normalization=normalization, **wanted
-        )
+        wanted |= {"normalization": student.normalization or "utterance", "streaming": student.streaming}
+        return students.build(student.size, num_pieces, dropout=student.dropout or 0.0, **wanted)
     try:
         keep_vocabulary = Vocabulary.load(Path(student.checkpoint)) == vocabulary
     except DataError:
@@ -197,7 +198,8 @@ def save_student(
     own = {name: value for name, value in weights.items() if not name.startswith(f"{students.TRAINING_ONLY}.")}
 
     def rest(folder: Path) -> None:
-        vocabulary.save(folder, frontend.extractor, students.student_kind(model))
+        kind = "streaming" if students.is_streaming(model) else students.student_kind(model)
+        vocabulary.save(folder, frontend.extractor, kind)
 
     save_model(run, model, own, rest)
 

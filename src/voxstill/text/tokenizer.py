@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from voxstill.core.config import CHUNKS_MS, DEFAULT_CHUNK_MS, lookahead
 from voxstill.core.errors import DataError, first_line
 from voxstill.core.records import Word
 
@@ -124,7 +125,7 @@ class Vocabulary:
     def save(self, folder: Path, features: Mapping[str, Any], kind: str = "ctc") -> None:
         """Write the processor that `transformers` loads with `AutoProcessor`: this vocabulary and `features`.
 
-        `kind` is how it decodes: `ctc`, or a transducer, which keeps repeats.
+        `kind` is how it decodes: `ctc`, or a transducer, which keeps repeats, or `streaming`, one that streams.
         """
         from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
         from transformers import ParakeetTokenizer
@@ -137,12 +138,20 @@ class Vocabulary:
         tokenizer.decoder = decoders.Metaspace(START, prepend_scheme="always", split=True)
         wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token=UNKNOWN, pad_token=BLANK)
         wrapped.save_pretrained(folder)
-        processor = {"processor_class": "Wav2Vec2Processor", "feature_extractor": dict(features)}
+        processor: dict[str, Any] = {"processor_class": "Wav2Vec2Processor", "feature_extractor": dict(features)}
         if features["feature_extractor_type"] in _LOG_MELS:
             processor |= {
                 "processor_class": "ParakeetProcessor",
                 "decoder_type": kind,  # else a CTC student may be taken for a transducer and keep repeats
                 **({} if kind == "ctc" else {"blank_token": BLANK}),
+            }
+        if kind == "streaming":
+            processor = {
+                "processor_class": "NemotronAsrStreamingProcessor",
+                "feature_extractor": dict(features),
+                "blank_token": BLANK,
+                "default_num_lookahead_tokens": lookahead(DEFAULT_CHUNK_MS),
+                "supported_num_lookahead_tokens": [lookahead(ms) for ms in CHUNKS_MS],
             }
         # written here: older versions of transformers create a feature extractor only where librosa is installed
         (folder / "processor_config.json").write_text(json.dumps(processor, indent=1) + "\n", encoding="utf-8")

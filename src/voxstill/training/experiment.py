@@ -209,15 +209,17 @@ def with_defaults(
 ) -> Config:
     """The configuration with what `student.normalization` and `train.optimizer` are, where they are not set.
 
-    A new recogniser has `level` and `muon`. An experiment keeps its own: `run`, which goes on, and the one of these
-    settings from before there was a choice.
+    A new recogniser has `level`, or `none` where it streams, and `muon`. An experiment keeps its own: `run`, which goes
+    on, and the one of these settings from before there was a choice.
     """
     is_new = cfg.student.checkpoint is None and cfg.student.task == "recognition"
     normalizations: Sequence[Normalization | None] = ["level", "utterance"] if is_new else [None]
+    if is_new and cfg.student.streaming:
+        normalizations = ["none"]
     optimizers: Sequence[Optimizer] = ["muon", "adamw"] if is_new and not is_pretraining else ["adamw"]
     if run is not None:
         kept = config.load_snapshot(str(run.config)) if run.config.is_file() else None
-        normalizations = [kept.student.normalization or "level"] if kept and is_new else normalizations[:1]
+        normalizations = [kept.student.normalization or normalizations[0]] if kept and is_new else normalizations[:1]
         optimizers = [kept.train.optimizer or "adamw"] if kept else optimizers[:1]
     if cfg.student.normalization is not None:
         normalizations = [cfg.student.normalization]

@@ -22,6 +22,8 @@ from voxstill.core.config.section import Section, differences, first_defaults, f
 from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
 from voxstill.core.config.training import (
+    CHUNKS_MS,
+    DEFAULT_CHUNK_MS,
     TRAIN_PRESETS,
     Augment,
     Distill,
@@ -32,9 +34,12 @@ from voxstill.core.config.training import (
     Student,
     Train,
     TrainingCorpus,
+    lookahead,
 )
 
 __all__ = [
+    "CHUNKS_MS",
+    "DEFAULT_CHUNK_MS",
     "ENVIRONMENT_PREFIX",
     "TEACHER_PRESETS",
     "TRAIN_PRESETS",
@@ -73,6 +78,7 @@ __all__ = [
     "is_pace",
     "load",
     "load_snapshot",
+    "lookahead",
     "option",
     "options",
     "options_in_snapshot",

@@ -31,6 +31,9 @@ class Decode(Section):
     """Added for each word of a phrase of `boost` that is said."""
     grammar: str | None = option(None)
     """A JSGF grammar: all that may be said. The text is the likeliest of its sentences; for CTC students."""
+    chunk_ms: Literal[1120, 560, 160, 80] | None = option(None, unit="ms")
+    """Audio that a streaming student hears at once: long chunks make fewer errors, short ones write sooner. Null is
+    560."""
     blank_penalty: float = option(0.0, unit="nats", ge=0)
     """Taken off the log-probability of the blank in each frame: fewer words are missed, and more are inserted; for CTC
     students."""

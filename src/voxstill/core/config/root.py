@@ -29,7 +29,14 @@ from voxstill.core.config.training import (
 from voxstill.core.errors import ConfigError
 
 _LEVEL_GAIN_DB = 12.0
-"""`augment.gain_db` with `student.normalization: level`, where it is not set."""
+"""`augment.gain_db` where it is not set, with a `student.normalization` that leaves differences in level."""
+
+_NO_STREAM = {
+    "kind": "a streaming student is an RNN-T, which writes a token when it hears it",
+    "normalization": "it is computed from the whole utterance",
+    "task": "a streaming student writes text",
+}
+"""Why an option of the student does not go with streaming."""
 
 
 class Config(Section):
@@ -145,6 +152,19 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_stream_has_no_end(self) -> Self:
+        """A streaming student is a transducer, and nothing of an utterance is known before its end."""
+        if self.student.streaming:
+            for name, only in (("kind", ["rnnt"]), ("normalization", ["none", None]), ("task", ["recognition"])):
+                if (value := getattr(self.student, name)) not in only:
+                    raise ConfigError(
+                        f"`student.{name}: {value}` does not go with `student.streaming`",
+                        why=_NO_STREAM[name],
+                        fix=f"set `student.{name}: {only[0]}`",
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _every_device_has_a_batch(self) -> Self:
         """Without `plan.batches_per_step` a step has a batch for each device."""
         if "batches_per_step" not in self.plan.model_fields_set and self.train.devices > 1:
@@ -161,7 +181,7 @@ def with_choices(config: Config, normalization: Normalization | None, optimizer:
     train = config.train.model_copy(update={"optimizer": optimizer})
     augment = config.augment
     is_new = student.checkpoint is None and student.task == "recognition"
-    if is_new and normalization == "level" and "gain_db" not in augment.model_fields_set:
+    if is_new and normalization in ("level", "none") and "gain_db" not in augment.model_fields_set:
         augment = augment.model_copy(update={"gain_db": _LEVEL_GAIN_DB})
     return config.model_copy(update={"student": student, "train": train, "augment": augment})
 

@@ -36,8 +36,16 @@ TRAIN_PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 """What `train.preset` stands for, by `student.task`; settings given beside it win."""
 
 
-Normalization = Literal["level", "utterance"]
+Normalization = Literal["level", "utterance", "none"]
 """How log-mels are normalised."""
+CHUNKS_MS = (1120, 560, 160, 80)
+"""Chunks of audio that a streaming student can be fed: it learns all of them."""
+DEFAULT_CHUNK_MS = 560
+
+
+def lookahead(chunk_ms: int) -> int:
+    """Output frames of 80 ms that the first of a chunk's is heard with: all others of it."""
+    return chunk_ms // 80 - 1
 
 
 Optimizer = Literal["adamw", "muon"]
@@ -74,8 +82,11 @@ class Student(Section):
     normalization: Normalization | None = option(None)
     """How log-mels are normalised. `level`: as they are, within 6 dB of a usual level of speech; what is louder or
     fainter is brought to the edge of that range. `utterance`: each band to zero mean and unit deviation over the
-    utterance, which harms short and noisy ones. Null: that of the checkpoint; of a new student `level` where it is
-    a recogniser, else `utterance`."""
+    utterance, which harms short and noisy ones. `none`: as they are. Null: that of the checkpoint; of a new student
+    `none` where it is a streaming one, `level` where it is another recogniser, else `utterance`."""
+    streaming: bool = option(False)
+    """The student hears no more than `decode.chunk_ms` ahead, so it writes while it listens: a cache-aware
+    FastConformer with `kind: rnnt`. A checkpoint brings its own."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
     """What the student spells with; `checkpoint` takes what the checkpoint spells with, as a Whisper
     always does. `auto` takes whole words where
