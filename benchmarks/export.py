@@ -158,7 +158,7 @@ def sherpa_onnx(folder: Path) -> System:
     import sherpa_onnx as library
 
     wanted = sherpa.arguments(folder, exported.read(folder))
-    recognizer = getattr(library.OfflineRecognizer, wanted.pop("door"))(**wanted, num_threads=1)
+    recognizer = getattr(getattr(library, wanted.pop("recognizer")), wanted.pop("door"))(**wanted, num_threads=1)
 
     def text(samples_T: Samples) -> str:
         stream = recognizer.create_stream()

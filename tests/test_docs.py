@@ -255,7 +255,11 @@ def write_quickstart_config() -> None:
 
 
 def test_the_page_on_shipping_runs(
-    tone_student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tone_student: Path,
+    streaming_tone_student: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = ROOT / "docs/shipping.md"
     monkeypatch.chdir(tmp_path)
@@ -263,6 +267,8 @@ def test_the_page_on_shipping_runs(
     Path("work").mkdir()
     work.rename("work/mine")
     judged.experiment(tmp_path / "exp/2026-11-22_mine", tone_student, tmp_path / "work/mine")
+    live = {"kind": "rnnt", "size": "tiny", "streaming": True}
+    judged.experiment(tmp_path / "exp/2026-11-25_live", streaming_tone_student, tmp_path / "work/mine", student=live)
     samples_T, _ = speak("ba du ko")
     for name in ("call.flac", "call.wav"):
         Path(name).write_bytes(codec.encode(samples_T, "wav" if name.endswith("wav") else "flac"))
@@ -275,7 +281,7 @@ def test_the_page_on_shipping_runs(
             continue
         more = ["--set", "engine=inline"] if "evaluate" in line else []
         assert cli.main([*shlex.split(line)[1:], *more]) == 0, f"{line}\n{capsys.readouterr().err}"
-    assert capsys.readouterr().out.count("ba du ko\n") == 2
+    assert capsys.readouterr().out.count("ba du ko\n") == 4
     names: dict[str, Any] = {name: pytest.importorskip(name) for name in ("onnxruntime", "onnx_asr", "sherpa_onnx")}
     names |= {"samples": samples_T[None].astype(np.float32) / 32768, "lengths": np.array([len(samples_T)])}
     for _, content in blocks(page, "python"):

@@ -290,16 +290,20 @@ def test_a_recording_is_indexed_again_under_other_settings(
         assert voxstill(*command)["damaged"] == 0
 
 
+@pytest.mark.parametrize(
+    ("streaming", "architecture"), [("false", "ParakeetForRNNT"), ("true", "NemotronAsrStreamingForRNNT")]
+)
 def test_a_transducer_goes_the_whole_line_and_max_batches_ends_its_training(
-    line: Line, voxstill: Command, tmp_path: Path
+    line: Line, voxstill: Command, tmp_path: Path, streaming: str, architecture: str
 ) -> None:
     work = tmp_path / "work"
     shutil.copytree(line.folder / "work", work)
     options = ["--set", f"work={work}", "--set", f"train.root={tmp_path / 'exp'}", "--set", "student.kind=rnnt"]
+    options += ["--set", f"student.streaming={streaming}"]
     summary = voxstill("run", line.config, "--max-batches", "3", *options)
     student = Path(summary["student"]["path"])
     assert json.loads((student / "summary.json").read_text())["steps"] == 3
-    assert json.loads((student / "model" / "config.json").read_text())["architectures"] == ["ParakeetForRNNT"]
+    assert json.loads((student / "model" / "config.json").read_text())["architectures"] == [architecture]
     assert summary["student"]["wer"] is not None
 
 

@@ -14,9 +14,11 @@ from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from tones import PLAIN, TEXTS, batch_of, context_of, loss_of, overfitted_student
 from voxstill.core.config import Config, Distill, Train, identity
 from voxstill.core.errors import ConfigError
+from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.nn import checkpoints, students
 from voxstill.nn.distillation import divergence
 from voxstill.nn.frontends import LogMelFrontend
+from voxstill.nn.log_mel import LogMel
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import distillation
 from voxstill.tasks.ctc import CtcTask
@@ -96,6 +98,28 @@ def test_a_transducer_learns_the_frames_by_its_auxiliary_ctc(teacher: Path) -> N
     part = cfg.train.auxiliary_ctc * float(both.figures["distill"])
     assert part > 0
     assert float(both.value.detach()) == pytest.approx(float(labels.value.detach()) + part, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["ctc", "streaming"])
+def test_a_streaming_student_learns_from_one_that_streams_and_from_one_that_does_not(
+    teacher: Path, streaming_tone_student: Path, kind: str
+) -> None:
+    folder = teacher if kind == "ctc" else streaming_tone_student
+    train = {"distill": {"checkpoint": str(folder), "layers": {2: 2}}}
+    cfg = config(folder, student={"kind": "rnnt", "streaming": True}, train=train)
+    pieces = tokenizer.from_checkpoint(str(model_folder(str(folder))))
+    frontend = LogMelFrontend(PLAIN, None, LogMel(normalization="none"), is_streaming=True)
+    taught = distillation.load(cfg, pieces)
+    assert taught is not None
+    new: dict[str, Any] = {"kind": "rnnt", "normalization": "none", "streaming": True}
+    model = students.build("tiny", len(pieces.pieces), dropout=0.0, seed=1, **new)
+    distillation.attach(model, taught, 0)
+    task = TransducerTask(pieces, cfg.train, PLAIN, frontend, teacher=taught)
+    loss = loss_of(task, model, batch_of(pieces), context_of(BATCH, 1.0), random())
+    loss.value.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.figures["distill"]) > 0
+    assert float(loss.figures["distill_layers"]) > 0
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
 def test_a_whisper_that_is_its_own_teacher_differs_in_nothing_and_a_smaller_one_does(tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def encoder_states(
     if student_kind(model) == "ctc":
         return logits_and_states(model, inputs, len_B, layers)[1:]
     asked = {"input_features": inputs} if student_kind(model) == "seq2seq" else _frame_inputs(inputs, len_B)
-    hidden = encoder_and_stack(model)[0](**asked, **_asking_for(layers)).hidden_states
+    hidden = encoder_and_stack(model)[0](**asked, **_asking_for(layers), **_lookahead(model)).hidden_states
     return _output_frames(model, inputs, len_B), _states(hidden, layers)
 
 
