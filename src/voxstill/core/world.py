@@ -52,6 +52,12 @@ def reuse_freed_memory() -> None:
             mallopt(option, value)
 
 
+def return_freed_memory() -> None:
+    """Let malloc return freed memory to the system, where the C library is glibc: each thread leaves a heap of its own."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def pin_threads(num: int) -> None:
     """Let BLAS, OpenMP and ONNX start `num` threads in this process and its children, where the environment is silent.
 

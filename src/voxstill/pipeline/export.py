@@ -135,8 +135,9 @@ def _passed(cfg: Config, loaded: Student, source: Path, draft: Path, name: str, 
     """What the comparison of the draft with torch, and with sherpa-onnx where it is installed, has shown."""
     manifest = folder.write_manifest(draft, loaded, name, weights, {})
     pieces = loaded.vocabulary.pieces, exported.vocabulary(draft, manifest).pieces
-    figures = gate.parity(audio, _recognizer(source), _recognizer(draft), pieces, cfg)
-    for chunk_ms in loaded.chunks_ms[1:]:
+    first, *others = loaded.chunks_ms or (None,)
+    figures = gate.parity(audio, _recognizer(source, first), _recognizer(draft, first), pieces, cfg)
+    for chunk_ms in others:
         gate.parity(audio, _recognizer(source, chunk_ms), _recognizer(draft, chunk_ms), pieces, cfg)
     if not sherpa.is_installed():
         return figures

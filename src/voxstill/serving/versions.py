@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import gc
 import math
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from voxstill.core import pcm
+from voxstill.core import pcm, world
 from voxstill.core.errors import VoxstillError
 from voxstill.core.records import RATE_HZ, Hypothesis
 from voxstill.decoding.loaded import Samples
@@ -213,6 +214,8 @@ class Version:
             for hints in dict.fromkeys(utterance.hints for utterance in whole):
                 self._transcribe([utterance for utterance in whole if utterance.hints == hints], hints)
         self._recognizer.close()
+        gc.collect()  # what a recogniser is made of refers to itself
+        world.return_freed_memory()
 
     def _warm_up(self) -> None:
         """Transcribe noise: what is compiled or allocated at the first inference costs no client a second."""
