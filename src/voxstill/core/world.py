@@ -53,7 +53,7 @@ def reuse_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Let malloc return freed memory to the system, where the C library is glibc: each thread leaves a heap of its own."""
+    """Let malloc return freed memory to the system, where the C library is glibc: a thread leaves a heap of its own."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
