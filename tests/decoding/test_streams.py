@@ -89,8 +89,10 @@ def test_an_audio_without_a_frame_is_no_audio(folder: Path) -> None:
     recognizer = loaded(folder)
     [hypothesis] = recognizer.advance([recognizer.open_stream()], [np.zeros(0, np.int16)], [False])
     assert (hypothesis.text, hypothesis.error) == ("", None)
-    [hypothesis] = recognizer.advance([recognizer.open_stream()], [np.zeros(0, np.int16)], [True])
-    assert hypothesis.text == ""
+    for num in (0, 159):
+        [hypothesis] = recognizer.advance([recognizer.open_stream()], [np.zeros(num, np.int16)], [True])
+        assert (hypothesis.text, hypothesis.error) == ("", "no audio")
+        assert recognizer.transcribe_batch([np.zeros(num, np.int16)])[0].error == "no audio"
 
 
 def test_a_length_that_is_not_there_is_refused(tone_student: Path, exported_streaming_tone_student: Path) -> None:

@@ -48,7 +48,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     own = np.split(np.array(SIZES), fabric.world_size)[fabric.global_rank]
     assert [len(batch.ids) for batch in batches] == own.tolist()
     context = StepContext(0.0, num_tokens=40, num_frames=900)  # any counts, so long as all ranks have the same
-    kinds: tuple[students.Kind, ...] = ("ctc", *students.TRANSDUCERS)
+    kinds: tuple[students.Kind, ...] = ("ctc", "rnnt", "tdt")
     for kind in kinds:
         task_of = KINDS[kind]
         model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)

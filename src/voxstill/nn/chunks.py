@@ -33,8 +33,9 @@ def window_frames(chunk_ms: int) -> int:
 
 def is_ready(num_samples: int, chunk: int, chunk_ms: int, *, is_last: bool) -> bool:
     """Whether a stream of so many samples has the whole window of its chunk number `chunk`, or any of it at its end."""
+    num_frames = num_samples // HOP
     if is_last:
-        return mel.causal_output_frames(num_samples // HOP) > num_output_frames(chunk_ms) * chunk
+        return num_frames > 0 and mel.causal_output_frames(num_frames) > num_output_frames(chunk_ms) * chunk
     end = SUBSAMPLING * num_output_frames(chunk_ms) * chunk - LEAD + window_frames(chunk_ms)
     return num_samples >= HOP * end + _AHEAD
 

@@ -23,7 +23,7 @@ def cut(recordings: Sequence[str], durations_ms: Sequence[int], cfg: Engine) -> 
     A chunk ends inside a recording only where the recording does not fit into a chunk of its own: each chunk decodes
     a recording anew. A row that alone has more audio than that is a chunk.
     """
-    num, most_ms = len(recordings), cfg.chunk_hours * 3_600_000
+    num, most_ms = len(recordings), round(cfg.chunk_hours * 3_600_000)
     ends_ms = [0, *accumulate(durations_ms)]
     start = 0
     while start < num:
