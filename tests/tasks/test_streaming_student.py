@@ -15,6 +15,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.tasks import recognition
+from voxstill.training.check import check
 
 STREAMING = ["student.streaming=true", "student.kind=rnnt"]
 
@@ -32,6 +33,12 @@ def test_what_does_not_go_with_streaming_is_refused(overrides: list[str], messag
     with pytest.raises(ConfigError, match=message) as caught:
         config.load(None, overrides)
     assert caught.value.fix
+
+
+def test_a_length_of_chunks_without_a_streaming_student_is_refused_before_the_training() -> None:
+    with pytest.raises(ConfigError, match=r"`decode\.chunk_ms` has no use"):
+        check(config.load(None, ["train.steps=1", "decode.chunk_ms=160", "student.kind=rnnt"]))
+    check(config.load(None, ["train.steps=1", "decode.chunk_ms=160", *STREAMING]))
 
 
 def test_a_checkpoint_that_hears_utterances_as_a_whole_is_refused(tmp_path: Path) -> None:

@@ -147,11 +147,8 @@ class FrameModel:
         self.num_parameters, self._device = students.num_parameters(self.model), device
         self._frontend = checkpoints.make_frontend(self.model.config, Augment(), checkpoint=str(folder))
         self._frontend.move(device)
-        kind = {
-            "is_ctc": students.student_kind(self.model) == "ctc",
-            "is_streaming": students.is_streaming(self.model),
-        }
-        self._searches = Searches(decoding, self.vocabulary, options, **kind, section=section)
+        is_ctc = students.student_kind(self.model) == "ctc"
+        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=is_ctc, section=section)
         self.takes_phrases = self._searches.takes_phrases
         self._blank_penalty = decoding.blank_penalty
         if self._searches.of() is not None:  # compiled now, and not while it is timed

@@ -115,8 +115,7 @@ class OnnxTransducerModel:
         self._encoder, self._decoder, self._joiner = (
             graph(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
         )
-        kind = {"is_ctc": False, "is_streaming": bool(model.chunks_ms)}
-        self._searches = Searches(decoding, self.vocabulary, options, **kind, section=section)
+        self._searches = Searches(decoding, self.vocabulary, options, is_ctc=False, section=section)
         self.takes_phrases = self._searches.takes_phrases
 
     def transcribe(

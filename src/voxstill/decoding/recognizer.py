@@ -70,7 +70,16 @@ class Recognizer:
             from voxstill.decoding import onnx_models
 
             self._loaded = onnx_models.load(*self._exported, self.options, self.decoding, self._section)
-            return
+        else:
+            self._loaded = self._load_torch()
+        if self.decoding.chunk_ms is not None and self.chunk_ms is None:
+            raise ConfigError(
+                "`decode.chunk_ms` has no use",
+                why=f"`{self.options.model}` hears an utterance as a whole",
+                fix="leave it out, or give a student trained with `student.streaming`",
+            )
+
+    def _load_torch(self) -> LoadedModel:
         import torch
 
         from voxstill.nn import classifiers
@@ -96,7 +105,7 @@ class Recognizer:
                 fix="`voxstill evaluate` judges it; give a recogniser here",
             )
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._loaded = self._load(folder, config)
+        return self._load(folder, config)
 
     def _load(self, folder: Path, config: PretrainedConfig) -> LoadedModel:
         from voxstill.decoding.batch import CtcModel, FrameModel, StreamingModel

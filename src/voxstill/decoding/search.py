@@ -54,18 +54,10 @@ class Searches:
     """The search that `decode` asks for, as `search_of` reads it, and the same with phrases of a call."""
 
     def __init__(
-        self,
-        decoding: Decode,
-        vocabulary: PieceVocabulary,
-        options: RecognizerOptions,
-        *,
-        is_ctc: bool,
-        is_streaming: bool = False,
-        section: str,
+        self, decoding: Decode, vocabulary: PieceVocabulary, options: RecognizerOptions, *, is_ctc: bool, section: str
     ) -> None:
         self._decoding, self._pieces = decoding, vocabulary.pieces
-        kind = {"is_ctc": is_ctc, "is_streaming": is_streaming}
-        self._own = search_of(decoding, vocabulary, options, **kind, section=section)
+        self._own = search_of(decoding, vocabulary, options, is_ctc=is_ctc, section=section)
         self.takes_phrases = not isinstance(self._own, GrammarSearch)
         """Whether there can be phrases: along a grammar there is no choice of texts."""
         self._with_phrases = functools.lru_cache(_CACHED_SEARCHES)(self._phrase_search)
@@ -85,13 +77,7 @@ class Searches:
 
 
 def search_of(
-    decoding: Decode,
-    vocabulary: PieceVocabulary,
-    options: RecognizerOptions,
-    *,
-    is_ctc: bool,
-    is_streaming: bool = False,
-    section: str,
+    decoding: Decode, vocabulary: PieceVocabulary, options: RecognizerOptions, *, is_ctc: bool, section: str
 ) -> Search | None:
     """Read the search that `decode` asks for; None where decoding is greedy.
 
@@ -109,12 +95,6 @@ def search_of(
             f"`decode.{name}` has no use",
             why=f"`{options.model}` is a transducer, and that is for CTC students",
             fix="leave it out, or give a CTC student",
-        )
-    if decoding.chunk_ms is not None and not is_streaming:
-        raise ConfigError(
-            "`decode.chunk_ms` has no use",
-            why=f"`{options.model}` hears an utterance as a whole",
-            fix="leave it out, or give a student trained with `student.streaming`",
         )
     if decoding.grammar is not None:
         return grammar_search(decoding.grammar, vocabulary)

@@ -101,6 +101,12 @@ def _check_decoding(cfg: Config) -> None:
             why=f"`student.kind: {cfg.student.kind}`, and that is for CTC students",
             fix="leave it out, or set `student.kind: ctc`",
         )
+    if cfg.decode.chunk_ms is not None and cfg.student.checkpoint is None and not cfg.student.streaming:
+        raise ConfigError(
+            "`decode.chunk_ms` has no use",
+            why="the student hears an utterance as a whole",
+            fix="leave it out, or set `student.streaming: true` and `student.kind: rnnt`",
+        )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
     for name in (name for name, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
         raise ConfigError(
