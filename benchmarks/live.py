@@ -4,8 +4,9 @@
 
 Each stream is a WebSocket that sends recordings one after another, 100 ms at a time as a microphone does, and commits
 when one has ended. `first update` is from the end of the first word in the audio, by the word times of the final text,
-until the first words arrive; `words` is the same of every word that arrives before the final text; `final` is from the
-commit to the final text. Prints a table and writes `benchmarks/results/live.json`.
+until the first words arrive, which may be interim; `stays` until the first that stay; `words` is the same of every word
+that stays and arrives before the final text; `final` is from the commit to the final text.
+Prints a table and writes `benchmarks/results/live.json`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Latencies:
     """Seconds, of all streams together."""
 
     first: list[float] = field(default_factory=list)
+    stays: list[float] = field(default_factory=list)
     words: list[float] = field(default_factory=list)
     final: list[float] = field(default_factory=list)
     changed: int = 0
@@ -56,6 +58,8 @@ class Row:
     recordings: int
     first_p50_ms: float
     first_p95_ms: float
+    stays_p50_ms: float
+    stays_p95_ms: float
     words_p50_ms: float
     final_p50_ms: float
     final_p95_ms: float
@@ -70,19 +74,23 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--recordings", type=int, default=10, help="recordings of each stream")
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--partial-every-ms", type=int, default=480)
+    parser.add_argument("--partial-every-ms", type=int, default=240)
     args = parser.parse_args()
     paths = sorted(path for path in args.audio.rglob("*") if path.suffix in (".wav", ".flac"))
     recordings = [read(path) for path in paths[: max(args.streams) * args.recordings]]
     rows = []
-    print("| streams | recordings | first update p50, ms | p95 | words p50 | final p50 | p95 | changed |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| streams | recordings | first update p50, ms | p95 | stays p50 | p95 "
+        "| words p50 | final p50 | p95 | changed |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     with server(args.model, args.engine, f"serve.partial_every_ms={args.partial_every_ms}") as one:
         for num_streams in args.streams:
             row = asyncio.run(measured(one.url, recordings, num_streams, args.recordings))
             rows.append(row)
             print(
                 f"| {row.streams} | {row.recordings} | {row.first_p50_ms:.0f} | {row.first_p95_ms:.0f} "
+                f"| {row.stays_p50_ms:.0f} | {row.stays_p95_ms:.0f} "
                 f"| {row.words_p50_ms:.0f} | {row.final_p50_ms:.0f} | {row.final_p95_ms:.0f} | {row.changed} |",
                 flush=True,
             )
@@ -120,6 +128,8 @@ async def measured(url: str, recordings: Sequence[NDArray[np.int16]], num_stream
         recordings=latencies.recordings,
         first_p50_ms=quantile(latencies.first, 0.5),
         first_p95_ms=quantile(latencies.first, 0.95),
+        stays_p50_ms=quantile(latencies.stays, 0.5),
+        stays_p95_ms=quantile(latencies.stays, 0.95),
         words_p50_ms=quantile(latencies.words, 0.5),
         final_p50_ms=quantile(latencies.final, 0.5),
         final_p95_ms=quantile(latencies.final, 0.95),
@@ -174,8 +184,10 @@ def note(received: Sequence[tuple[float, Any]], zero: float, stopped: float, lat
     words = [(at, word) for at, event in deltas for word in event["words"]]
     texts = [word["word"] for word in final["words"]]
     latencies.changed += texts[: len(words)] != [word["word"] for _, word in words]
+    if texts and deltas:
+        latencies.first.append(deltas[0][0] - zero - final["words"][0]["end"])
     if texts and words:
-        latencies.first.append(words[0][0] - zero - final["words"][0]["end"])
+        latencies.stays.append(words[0][0] - zero - final["words"][0]["end"])
     latencies.words += [at - zero - word["end"] for at, word in words]
 
 

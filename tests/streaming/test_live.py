@@ -84,12 +84,38 @@ def test_chunks_make_no_difference_to_segments(speech: NDArray[np.int16], chunk:
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=8))
 def test_words_that_are_agreed_on_stay_and_come_once(texts: list[list[str]]) -> None:
     agreement, added = Agreement(), list[str]()
-    for before, text in zip([[], *texts], texts, strict=False):
+    for first, second, text in zip([[], [], *texts], [[], *texts], texts, strict=False):
         new = [word.text for word in agreement.add(words_of(*text))]
-        start = len(added)
-        assert new == text[start : start + len(new)] == before[start : start + len(new)]
+        start, end = len(added), len(added) + len(new)
+        assert new == text[start:end] == second[start:end] == first[start:end]
         added += new
         assert [word.text for word in agreement.words] == added
+        assert [word.text for word in agreement.interim] == text[len(added) :]
+
+
+def test_words_are_interim_until_three_hypotheses_agree_and_the_end_leaves_none(speech: NDArray[np.int16]) -> None:
+    live = LiveTranscription(SEGMENT, 240, endpointing=False)
+    events = list[Event]()
+    for start, text in enumerate(("one", "one two", "one two", "one two", "one two")):
+        live.feed(speech[4000 * start : 4000 * (start + 1)])
+        part = live.next_part()
+        assert part is not None
+        events += live.answer(part, Hypothesis(id="h", text=text, words=tuple(words_of(*text.split()))))
+    live.commit()
+    part = live.next_part()
+    assert part is not None
+    *added, done = live.answer(part, Hypothesis(id="h", text="one two", words=tuple(words_of("one", "two"))))
+    assert isinstance(done, SegmentDone)
+
+    def texts(words: Sequence[Word]) -> str:
+        return " ".join(word.text for word in words)
+
+    assert [(texts(e.words), texts(e.interim)) for e in events + added if isinstance(e, WordsAdded)] == [
+        ("", "one"),
+        ("", "one two"),
+        ("one", "two"),
+        ("two", ""),
+    ]
 
 
 def test_the_segment_is_transcribed_again_as_it_grows_and_once_as_a_whole(speech: NDArray[np.int16]) -> None:

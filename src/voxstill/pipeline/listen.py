@@ -47,7 +47,7 @@ def listen(
     def show(events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, WordsAdded):
-                words(LiveWords(segment=event.segment, words=event.words))
+                words(LiveWords(segment=event.segment, words=event.words, interim=event.interim))
             elif isinstance(event, SegmentDone):
                 segment(_segment(event))
 
@@ -71,8 +71,9 @@ def listen(
 
 
 def log_words(words: LiveWords) -> None:
-    """Log words that were added, for those who read on standard error along."""
-    log.info("listen: ... %s", one_line(words.to_text()))
+    """Log words that were added, for those who read on standard error along; interim words are no lines."""
+    if words.words:
+        log.info("listen: ... %s", one_line(words.to_text()))
 
 
 def _segment(done: SegmentDone) -> LiveSegment:

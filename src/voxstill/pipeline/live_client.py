@@ -102,7 +102,8 @@ class _Session:
         elif kind == "input_audio_buffer.speech_stopped":
             self._stopped.add(item)
         elif kind == f"{_TRANSCRIPTION}delta":
-            self._words(LiveWords(segment=self._number(item), words=_words(event["words"])))
+            words, interim = _words(event["words"]), _words(event.get("interim", ()))
+            self._words(LiveWords(segment=self._number(item), words=words, interim=interim))
         elif kind in (f"{_TRANSCRIPTION}completed", f"{_TRANSCRIPTION}failed"):
             self._open.discard(item)
             self._segment(_segment(self._number(item), event))

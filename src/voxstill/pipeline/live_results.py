@@ -11,10 +11,14 @@ from voxstill.core.result import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveWords(Result):
-    """Words that follow those of the segment so far, with times from the start of the audio."""
+    """Words that follow those of the segment so far, with times from the start of the audio.
+
+    `interim` are the words after them, which may still change.
+    """
 
     segment: int
     words: Sequence[Word]
+    interim: Sequence[Word] = ()
 
     def to_text(self) -> str:
         """The words."""

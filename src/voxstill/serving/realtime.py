@@ -193,10 +193,13 @@ class RealtimeSession:
                 await self._send("input_audio_buffer.speech_stopped", item_id=item, audio_end_ms=event.end_ms)
                 await self._committed(event.segment)
             elif isinstance(event, WordsAdded):
-                text = " ".join(word.text for word in event.words)
-                delta = f" {text}" if event.segment in self._has_text else text
-                self._has_text.add(event.segment)
-                await self._send_of(event.segment, "delta", delta=delta, words=_with_times(event.words))
+                delta = " ".join(word.text for word in event.words)
+                if delta and event.segment in self._has_text:
+                    delta = f" {delta}"
+                if delta:
+                    self._has_text.add(event.segment)
+                times = {"words": _with_times(event.words), "interim": _with_times(event.interim)}
+                await self._send_of(event.segment, "delta", delta=delta, **times)
             else:
                 await self._done(event)
 

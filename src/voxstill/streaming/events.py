@@ -31,10 +31,11 @@ class SpeechStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordsAdded:
-    """Words that follow those of the segment so far, and stay."""
+    """Words that follow those of the segment so far, and stay; `interim` are those after them, which may change."""
 
     segment: int
     words: Sequence[Word]
+    interim: Sequence[Word] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

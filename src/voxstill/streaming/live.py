@@ -28,17 +28,26 @@ class _Text:
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
         self.agreement = Agreement()
+        self.interim: list[str] = []  # as it was sent last
         self.words: list[Word] = []
         self.hypotheses: list[Hypothesis] = []
         self.error: str | None = None
+
+    def added(self, segment: int, words: Sequence[Word]) -> list[Event]:
+        """The event of words that were agreed on, where there are any or the interim words are others."""
+        before, self.interim = self.interim, [word.text for word in self.agreement.interim]
+        if not words and self.interim == before:
+            return []
+        return [WordsAdded(segment=segment, words=tuple(words), interim=tuple(self.agreement.interim))]
 
 
 class LiveTranscription:
     """Segments of speech in a stream of int16 samples at 16 kHz, and their words while they are spoken.
 
     A segment ends at a pause, as `segment` says, or with `commit`; without `endpointing` with `commit` alone. It is
-    transcribed again after each `partial_every_ms`, and words that two hypotheses in a row agree on are added
-    (LocalAgreement-2); those of a streaming student stay, and are added at once. At its end it is transcribed once as a
+    transcribed again after each `partial_every_ms`, and words that three hypotheses in a row agree on are added
+    (LocalAgreement-3), with those after them as interim; those of a streaming student stay, and are added at once. At
+    its end it is transcribed once as a
     whole. Speech longer than `segment.max_ms` is divided where it is least likely to be a word.
     """
 
@@ -134,11 +143,11 @@ class LiveTranscription:
         words = hypothesis.words_within(part.start_ms, part.end_ms)
         if part.extent is Extent.SO_FAR:
             agree = text.agreement.end if stays else text.agreement.add
-            return _added(part.segment, agree(words))
+            return text.added(part.segment, agree(words))
         text.words += words
         text.hypotheses.append(hypothesis)
         text.error = text.error or hypothesis.error
-        events = _added(part.segment, text.agreement.end(words))
+        events = text.added(part.segment, text.agreement.end(words))
         text.agreement = Agreement()
         if part.extent is Extent.LAST:
             del self._texts[part.segment]
@@ -238,7 +247,3 @@ class LiveTranscription:
         if position > self._first:
             self._audio_T = self._audio_T[position - self._first :]
             self._first = position
-
-
-def _added(segment: int, words: Sequence[Word]) -> list[Event]:
-    return [WordsAdded(segment=segment, words=tuple(words))] if words else []
