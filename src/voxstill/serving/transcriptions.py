@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -40,7 +41,11 @@ class Transcriptions:
         async with AsyncExitStack() as stack:
             form_data = await self._form(request)
             stack.push_async_callback(form_data.close)
-            form = read_form(form_data, self._cfg.segment)
+            return await _while_connected(request, self._answer(request, read_form(form_data, self._cfg.segment)))
+
+    async def _answer(self, request: Request, form: TranscriptionForm) -> Response:
+        """Decode the file of a form, and transcribe it."""
+        async with AsyncExitStack() as stack:
             version = stack.enter_context(self._models.request(form.model))
             request.state.model, request.state.version = version.model, version.name
             hints = hints_for(version, form.language, form.keywords)
@@ -129,6 +134,26 @@ def hints_for(version: Version, language: str | None, keywords: tuple[str, ...])
     if language is not None and language not in version.languages:
         raise RequestError(400, f"`{version.model}` does not know the language `{language[:20]}`", param="language")
     return Hints(language=language, phrases=keywords)
+
+
+async def _while_connected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """The answer; where the client leaves before, it is given up: nobody would read it."""
+    answering = asyncio.create_task(answer)
+    leaving = asyncio.create_task(_until_left(request))
+    try:
+        await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise RequestError(400, "the client has left")
+        return answering.result()
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+async def _until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class _EventStream(StreamingResponse):
