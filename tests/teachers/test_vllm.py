@@ -23,7 +23,7 @@ from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, TeacherError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.labelling import label
 from voxstill.nn.frontends import WhisperFrontend
