@@ -78,12 +78,14 @@ class CommonOptions:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
         from voxstill.core import config, monitor, world
         from voxstill.core.metrics import endpoint
+        from voxstill.core.metrics.process import METRICS, Disk
 
         implied = [f"monitor.log_level={self.log_level}"] if self.log_level else []
         implied += [f"monitor.log_format={self.log_format}"] if self.log_format else []
         cfg = config.load(base or self.config, [*overrides, *self.overrides, *implied], world.environment())
         monitor.set_level(cfg.monitor.log_level)
         monitor.set_format(cfg.monitor.log_format)
+        METRICS.add("disk of the work folder", Disk("work", cfg.work))
         endpoint.serve(cfg.monitor, _run_name(cfg))
         return cfg
 
