@@ -64,12 +64,13 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
 
 
 def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:
-    from voxstill.core.monitor import Metrics, StepMeter
+    from voxstill.core.config import Monitor
+    from voxstill.core.metrics.endpoint import Endpoint
+    from voxstill.core.metrics.registry import Metrics
+    from voxstill.core.metrics.steps import StepMeter
 
-    metrics = Metrics()
-    port = metrics.serve("127.0.0.1", 0)
     meter = StepMeter("index", 1, "files")
-    metrics.add(meter)
+    port = Endpoint(Monitor(port=0), Metrics({"step": meter})).port
     meter.count_done(0, ["cannot read `http://ann:canary@host/x?token=canary`: refused", "s3://bucket/canary: gone"])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()

@@ -23,7 +23,7 @@ from voxstill import cli
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import control, label, label_figures, permission
 from voxstill.labelling.task import Task

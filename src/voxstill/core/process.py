@@ -33,7 +33,7 @@ def started(process: int) -> str:
 def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # of a number that no process can have
         return False
     except OSError:
         return True

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.labelling import consensus, label, permission
 from voxstill.pipeline.recipes import finished_utterances
 from voxstill.storage import parts, workdir

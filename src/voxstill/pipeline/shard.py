@@ -16,7 +16,8 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.labelling import alignment
 from voxstill.pipeline import nothing_kept
 from voxstill.pipeline.filter import filter_labels
@@ -177,7 +178,7 @@ def _write(
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("shard", len(own - there), "shards") as meter:
-        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
+        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter)
     left = set(range(len(sizes))) - count_written()
     finished = part is None or parts.is_finished("shard", part, (f"{index:x}" for index in left))
     if finished:
