@@ -120,6 +120,11 @@ class Poller(Generic[StatusT]):
         self.update(lambda status: replace(status, running=False))
         self._thread.join()
 
+    @property
+    def status(self) -> StatusT:
+        """What the job reports now."""
+        return self._status
+
     def update(self, change: Callable[[StatusT], StatusT]) -> None:
         """Change the status; it is written soon."""
         with self._lock:
