@@ -142,7 +142,7 @@ class LiveOptions:
                 end = min(last_step(), cfg.train.steps or last_step())
                 cfg = control.with_options(cfg, {"steps": end})
             else:
-                _check_end(self.budget.changed(cfg.train, state.step, state.seconds), state)
+                _check_end(self.budget, cfg.train, state)
             segment = Segment(state.step, control.changes(self.cfg, cfg), at, state.seconds)
             segments.note_request(self._run, segment)
         except (VoxstillError, OSError) as error:
@@ -173,10 +173,13 @@ def _check_workers(cfg: Config) -> None:
         )
 
 
-def _check_end(budget: Budget, state: State) -> None:
-    if budget.progress(state.step, state.seconds) >= 1:
+def _check_end(budget: Budget, cfg: Train, state: State) -> None:
+    is_over = budget.progress(state.step, state.seconds) >= 1
+    if is_over or budget.changed(cfg, state.step, state.seconds).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
-            "the training would be over already",
+            "the training is over" if is_over else "the training would be over already",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.1f} minutes",
-            fix="ask for more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, `--stop-after-epoch`",
+            fix="go on with it by `voxstill train CONFIG --continue EXP`"
+            if is_over
+            else "ask for more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, `--stop-after-epoch`",
         )
