@@ -207,18 +207,16 @@ def cost(cfg: config.Config, audio: GateAudio, before: Sequence[str], after: Seq
     """The 95 % interval, by a paired bootstrap, of the points of WER that `after` has more than `before`."""
     normalize = normalizer(cfg.evaluate.normalizer)
     speakers = {utterance.id: utterance.info.speaker for utterance in audio.utterances}
-    blocks = [
-        stats.blocks(
-            [
-                words.score(utterance.id, normalize(utterance.text), normalize(text))
-                for utterance, text in zip(audio.utterances, texts, strict=False)
-                if utterance.text is not None
-            ],
-            speakers,
-        )
-        for texts in (before, after)
-    ]
-    test = stats.paired_test(*blocks, cfg.evaluate.bootstrap_draws, cfg.seed)
+
+    def blocks(texts: Sequence[str]) -> stats.Blocks:
+        scored = [
+            words.score(utterance.id, normalize(utterance.text), normalize(text))
+            for utterance, text in zip(audio.utterances, texts, strict=False)
+            if utterance.text is not None
+        ]
+        return stats.blocks(scored, speakers)
+
+    test = stats.paired_test(blocks(before), blocks(after), cfg.evaluate.bootstrap_draws, cfg.seed)
     return None if test is None else [round(100 * value, 2) for value in test.interval]
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.api import (
         compare_teachers,
         control,
+        control_training,
         create_config,
         dry_run,
         explain,
@@ -87,6 +88,7 @@ __all__ = [
     "compare",
     "compare_teachers",
     "control",
+    "control_training",
     "create_config",
     "dry_run",
     "embed",

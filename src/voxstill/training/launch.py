@@ -280,6 +280,7 @@ def _summary(run: RunDir, setup: TrainingSetup, state: state_file.State, plan: E
         replaced=state.replaced,
         utterances=len(plan.order),
         dropped=dict(plan.dropped),
+        segments=segments.of(run) or None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from voxstill.core import pcm
@@ -27,6 +28,8 @@ class Meter:
         self._num_steps, self._first_end_s = 0, 0.0
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio."""
+        self.answer: Mapping[str, object] | None = None
+        """What became of a request to change options, for the line to come."""
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -101,6 +104,7 @@ class Meter:
             "skipped": state.skipped,
             "replaced": state.replaced,
             "seconds": state.seconds,
+            **({} if self.answer is None else {"control": self.answer}),
         }
         self._emit(row, state, "train")
         self._since = time.perf_counter()
