@@ -30,8 +30,8 @@ from voxstill.tasks.data import Corpus
 from voxstill.tasks.definition import PlannedTask
 from voxstill.training import parallel
 from voxstill.training.budget import Budget
+from voxstill.training.data_source import Data
 from voxstill.training.experiment import dataset_hours
-from voxstill.training.loop import Data
 
 SLOTS = 8
 """Batches in a step of Parquet files where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same

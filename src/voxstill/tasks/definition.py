@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # types alone: `voxstill explain` lists the tasks without tor
     from voxstill.nn.frontends import Frontend
     from voxstill.storage.rundir import RunDir
     from voxstill.storage.store import Store
-    from voxstill.training.loop import Data
+    from voxstill.training.data_source import Data
     from voxstill.training.setup import TrainingSetup
     from voxstill.training.task import Task
 

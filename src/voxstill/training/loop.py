@@ -8,62 +8,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from voxstill.core import world
 from voxstill.core.config import Config, Train
 from voxstill.core.errors import TrainingError
-from voxstill.core.monitor import Progress, clock, log
+from voxstill.core.monitor import Progress, Timer, clock, log
 from voxstill.core.records import Batch
-from voxstill.data.plan import EpochPlan
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, divergence, optim, parallel, probe, segments, stagnation
 from voxstill.training.budget import Budget
+from voxstill.training.data_source import Data
 from voxstill.training.exports import Exports
 from voxstill.training.guard import Guard, MemoryGuard
 from voxstill.training.meter import Meter
 from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
 from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
-from voxstill.training.task import DevBatch, StepContext, Task, minimised
+from voxstill.training.task import StepContext, Task, minimised
+from voxstill.training.waits import WaitMeter
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-Prepared = TypeVar("Prepared")
-
-
-class Data(Protocol):
-    """Where steps come from."""
-
-    def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
-        """The batches of an epoch."""
-        ...
-
-    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
-        """What `make` makes of this rank's batches of each step from `first` on, ahead of time in a thread."""
-        ...
-
-    def replaced(self) -> int:
-        """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
-        ...
-
-    def bottleneck(self, seconds: float) -> str:
-        """Say what a training of so many seconds was held up by."""
-        ...
-
-    def finish(self) -> None:
-        """Remove what was fetched ahead."""
-        ...
-
-    def dev_batches(self, beat: Callable[[], None]) -> Iterable[DevBatch]:
-        """The batches of the dev split, always the same; none where there is nothing. Calls `beat` before each."""
-        ...
 
 
 def train(
@@ -122,6 +93,7 @@ class _Trainer:
             log.info("resuming at step %d of epoch %d", self._state.step, self._state.epoch)
         self._is_first = fabric.global_rank == 0
         self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
+        self._waits = WaitMeter(run, fabric.global_rank, fabric.world_size, cfg.train, data)
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank, self._advice)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
@@ -156,6 +128,7 @@ class _Trainer:
             Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
             Progress("train", 1.0, "", done=self._progress()) as bar,
             self._profiler,
+            self._waits,
         ):
             self._frozen.set_modes(0.0)
             self._meter.flops_per_s = self._probe()
@@ -210,7 +183,7 @@ class _Trainer:
             probe.held(self._model, self._optimizer, self._average if averages else None),
             probe.counted(self._model, step.batches) as count,
         ):
-            one_step(self._fabric, self._wrapped, self._task, step, context, seed=seed, step=0, memory=self._memory)
+            self._gradients(step, context, 0, Timer())
         return count()
 
     def _progress(self) -> float:
@@ -246,10 +219,11 @@ class _Trainer:
             start = time.perf_counter()
             watchdog.beat(state.step)
             self._profiler.before_step(state.step)
-            with self._meter.waiting.running():
-                step = next(steps)
-            context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
-            norm, sums = self._step(step, context, start, signals)
+            with self._waits.step():
+                with self._meter.waiting.running():
+                    step = next(steps)
+                context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
+                norm, sums = self._step(step, context, start, signals)
             loss, stops = sums.pop("loss"), bool(sums.pop("stops"))
             self._report(step, loss if self._is_sound else None, sums, norm, progress, bar)
             state.error = None
@@ -286,16 +260,7 @@ class _Trainer:
             group["lr"] = optim.lr_at(progress, cfg.train)
         self._frozen.set_modes(progress)
         with self._memory.in_step(state.step):
-            loss, figures = one_step(
-                self._fabric,
-                self._wrapped,
-                self._task,
-                step,
-                context,
-                seed=cfg.seed,
-                step=state.step,
-                memory=self._memory,
-            )
+            loss, figures = self._gradients(step, context, state.step, self._waits.forward)
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
         sums = all_sums(
@@ -325,6 +290,14 @@ class _Trainer:
         state.step_in_epoch += 1
         self._seconds += time.perf_counter() - start
         return norm, sums
+
+    def _gradients(
+        self, prepared: PreparedStep, context: StepContext, step: int, forward: Timer
+    ) -> tuple[float, dict[str, float]]:
+        fabric, model, seed, memory = self._fabric, self._wrapped, self._cfg.seed, self._memory
+        return one_step(
+            fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, forward=forward
+        )
 
     def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
         """Whether the update of a step is taken; TrainingError where too many in a row were not.
@@ -356,6 +329,7 @@ class _Trainer:
         """Count and log a step; one that was skipped has no loss."""
         state = self._state
         self._meter.count(step.batches, loss, figures)
+        self._waits.clip(norm, self._cfg.train.clip_norm)
         if loss is not None:
             self._task.watch(state.step, figures)
             if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
@@ -363,7 +337,7 @@ class _Trainer:
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
-            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
+            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, self._waits.line())
 
 
 def is_saved(state: State, cfg: Train) -> bool:

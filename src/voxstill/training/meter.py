@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from voxstill.core import pcm
@@ -55,8 +56,8 @@ class Meter:
         elapsed_s = time.perf_counter() - self._first_end_s
         return (self._num_steps - 1) / elapsed_s if self._num_steps > 1 else 0.0
 
-    def write(self, state: State, norm: float, lr: float, progress: float) -> None:
-        """One line of means since the line before."""
+    def write(self, state: State, norm: float, lr: float, progress: float, waits: Mapping[str, float]) -> None:
+        """One line of means since the line before, with the shares of the time that `waits` has."""
         elapsed = time.perf_counter() - self._since
         row = {
             "step": state.step,
@@ -70,6 +71,7 @@ class Meter:
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
             "data_wait": self.waiting.take() / elapsed,
+            **waits,
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
             "skipped": state.skipped,
             "replaced": state.replaced,

@@ -12,7 +12,7 @@ from voxstill.core.config import Config
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training.loop import Data
+from voxstill.training.data_source import Data
 from voxstill.training.task import Task
 
 if TYPE_CHECKING:

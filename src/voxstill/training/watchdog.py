@@ -17,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -127,6 +128,12 @@ class Watchdog:
         """The other ranks on this machine, by number."""
         states = {path: _read(path) for path in sorted(self._run.ranks.glob("*.json")) if path != self._file}
         return {int(path.stem): state for path, state in states.items() if state and state.is_alive_here()}
+
+
+def read_ranks(run: RunDir) -> Mapping[int, RankState]:
+    """What each rank says of itself while it trains; none of a training that has ended."""
+    states = {path: _read(path) for path in sorted(run.ranks.glob("*.json"))}
+    return {int(path.stem): state for path, state in states.items() if state is not None}
 
 
 def _born(pid: int) -> str | None:
