@@ -23,9 +23,11 @@ def doctor(
 ) -> Result:
     """Find what is slow or wrong with this machine, a corpus or a training, and what to do about it."""
     if batch is None:
+        from voxstill.core import config, world
         from voxstill.pipeline.doctor import look
 
-        return look.doctor(where, options.load())
+        # not by `options.load`, which serves metrics: whether their port is free is a question here
+        return look.doctor(where, config.load(options.config, list(options.overrides), world.environment()))
     from voxstill.pipeline import replay
 
     return replay.replay(where or ".", batch)

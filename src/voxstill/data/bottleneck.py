@@ -21,6 +21,8 @@ CORE_WAIT = 0.15
 """Share of the time that a thread which trains may wait for a core."""
 FEEDING_CORE_WAIT = 0.25
 """Share of their work that those which read and prepare batches may wait for a core."""
+WORTH_A_WORKER = 0.5
+"""Cores that must be free for one more process to make a training faster."""
 STRAGGLER = 1.3
 """A rank is a straggler where it takes so many times as long as the others until it first waits for them."""
 STRAGGLER_COST = 0.1
@@ -154,7 +156,9 @@ def judge(waits: Waits, resources: Resources) -> Verdict:
         limit = max(Limit.AUGMENTATION, Limit.TRANSFER, key=lambda name: shares[name])
     else:
         limit = max(Limit.STORAGE, Limit.DECODING, key=lambda name: shares[name])
-    return Verdict(limit, f"{limit} is the limit of the training: {waiting}", _fix(limit, resources))
+    computing = waits.computing_s + loader.decode_s + loader.prepare_s + loader.transfer_s - loader.core_wait_s
+    free = resources.cores - resources.ranks * computing / seconds
+    return Verdict(limit, f"{limit} is the limit of the training: {waiting}", _fix(limit, resources, free))
 
 
 def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resources) -> Verdict:
@@ -164,7 +168,7 @@ def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resou
         f"{feeding:.0%} of its work; {waiting}. It keeps {resources.wanted} cores busy, and has {resources.cores:g}"
     )
     if resources.wanted <= resources.cores:
-        fix = "end the other programs, or train elsewhere"
+        fix = "train elsewhere, or end the other programs"
         return Verdict(Limit.MACHINE, f"{reason}, which other programs use, too", fix)
     options = {
         "train.threads": resources.threads if resources.threads > 1 else 0,
@@ -173,13 +177,13 @@ def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resou
     }
     name, number = max(options.items(), key=lambda option: option[1])
     if not number:
-        return Verdict(Limit.MACHINE, reason, "end other programs, or train where there are more cores")
+        return Verdict(Limit.MACHINE, reason, "train where there are more cores, or end other programs")
     return Verdict(Limit.MACHINE, reason, f"lower `{name}`, which is {number}, or end other programs")
 
 
-def _fix(limit: Limit, resources: Resources) -> str:
-    """What to do about a limit that is no machine with too few cores."""
-    has_cores = resources.wanted + resources.ranks <= resources.cores
+def _fix(limit: Limit, resources: Resources, free: float) -> str:
+    """What to do about a limit that is no machine with too few cores; so many of these are `free`."""
+    has_cores = free >= WORTH_A_WORKER
     workers = f"raise `train.loader_workers`, which is {resources.loader_workers}"
     if limit is Limit.STORAGE and resources.is_remote:
         return f"raise `cache.max_gb` so that whole tars are fetched ahead, set `plan.layout: remote`, or {workers}"

@@ -97,10 +97,10 @@ def _finite(steps: Sequence[Line], run: RunDir) -> Iterator[Check]:
         return
     text = f"{skipped:.0f} of {num:.0f} steps had a loss or a gradient that was not finite, and were skipped"
     files = sorted(run.skipped.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
-    replay = f"`voxstill doctor {run.path} --batch {files[-1]}` says whether the data or the weights are at fault"
+    replay = [f"`voxstill doctor {run.path} --batch {path}` says whether the data are at fault" for path in files[-1:]]
     is_lost = steps[-1].number("loss") is None
     state: State = "fail" if is_lost else "warn" if skipped > _SKIPPED * num else "ok"
-    fix = "lower `train.lr`" + (f"; {replay}" if files else "")
+    fix = "; ".join(["lower `train.lr`", *replay])
     yield _check("skipped steps", state, text, "" if state == "ok" else fix)
 
 

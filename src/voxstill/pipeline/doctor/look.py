@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from voxstill.core.config import Config
-from voxstill.pipeline.doctor import corpus, machine, places, software, training_run
+from voxstill.pipeline.doctor import machine, places, software
 from voxstill.pipeline.doctor.checks import DoctorResult, Probe, result, run
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
-_LIMIT_S = 2.3
+_LIMIT_S = 1.9
 _CORPUS_S = 900.0
 
 
@@ -29,6 +29,8 @@ def doctor(where: str | None, cfg: Config) -> DoctorResult:
         path = local_path(where)
         folder = RunDir.of_checkpoint(path) or RunDir(path)
         if folder.config.is_file():
+            from voxstill.pipeline.doctor import training_run
+
             return training_run.check_run(folder)
     return check_corpus(where, cfg)
 
@@ -54,6 +56,8 @@ def check_machine(cfg: Config) -> DoctorResult:
 
 def check_corpus(where: str, cfg: Config) -> DoctorResult:
     """What the tables of a work folder, and a sample of its audio, say of a corpus."""
+    from voxstill.pipeline.doctor import corpus
+
     work = Store(where)
     places_of_work = [
         Probe("disk", partial(places.disk, local_path(where)), _LIMIT_S, f"`{where}`", "storage")

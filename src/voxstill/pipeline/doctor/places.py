@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from voxstill.audio import codec
-from voxstill.core import pcm
+from voxstill.core import cpu_time, pcm
 from voxstill.pipeline.doctor import disk_probe
 from voxstill.pipeline.doctor.checks import Check
 from voxstill.pipeline.doctor.machine import GIB
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
-DISK_S, BUCKET_S = 2.0, 2.2
+DISK_S, BUCKET_S = 1.8, 1.9
 """A disk, or a bucket, that takes longer hangs."""
 _FULL, _NEARLY_FULL = GIB, 5 * GIB
 _SLOW_BYTES_PER_S = 20e6
@@ -44,7 +44,11 @@ def disk(folder: Path) -> list[Check]:
     try:
         output, errors = process.communicate(timeout=DISK_S)
     except subprocess.TimeoutExpired:
+        is_starved = cpu_time.of_process(process.pid).core_wait_s > DISK_S / 4
         process.kill()  # and not waited for: it may wait for the disk for good
+        if is_starved:
+            text = f"`{there}`: not measured, as no core was free to do it within {DISK_S:g} s"
+            return [Check(name="disk", state="ok", found=text, part="storage")]
         text = f"`{there}` has not answered within {DISK_S:g} s"
         fix = "look at the disk or the network file system, and into `dmesg`"
         return [Check(name="disk", state="fail", found=text, fix=fix, part="storage")]

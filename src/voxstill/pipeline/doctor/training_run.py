@@ -115,7 +115,7 @@ def waits(state: _Run) -> list[Check]:
         own |= {group for pid in own if (group := group_of(pid)) is not None}
         if others := busiest(_BUSY_S, own):
             found += f". Busiest beside it: {', '.join(map(str, others))}"
-            fix = f"end the other programs, such as process {others[0].pid}; or {fix}"
+            fix += f", such as process {others[0].pid}"
     check = _run_check(str(verdict.limit), "warn" if verdict.fix else "ok", found, fix)
     return [check] if len(measured) < 2 else [check, _straggler(state, measured)]
 
