@@ -39,7 +39,7 @@ from voxstill.audio import codec
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import Batch
-from voxstill.data.loader import Batches, Loader, LoaderTimes
+from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import Crops, plan
 from voxstill.storage import tables
 from voxstill.storage.shard_format import Sample
@@ -322,22 +322,6 @@ def test_eight_processes_have_equal_steps_and_every_utterance_once(tmp_path: Pat
         assert sum(row["replaced"] for row in rows) >= len(unread)
         twice = count.total() - len(count) + sum(row["replaced"] for row in rows) - len(unread)
         assert twice == rows[0]["repeated"]
-
-
-@pytest.mark.parametrize(
-    ("spent", "message"),
-    [
-        (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
-        (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
-        (LoaderTimes(waited_s=11, read_s=1, decode_s=4), "the machine is the limit, or epochs are so short"),
-        (LoaderTimes(waited_s=4, decode_s=4), "the model is the limit, not the data: it waited 4.0%"),
-        (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%, and"),
-        (LoaderTimes(waited_s=60, read_s=20, decode_s=120, prepare_s=20), "decoding is the limit of the training"),
-        (LoaderTimes(waited_s=40, read_s=2, decode_s=6, prepare_s=83), "augmentation is the limit of the training"),
-    ],
-)
-def test_the_bottleneck_of_a_run_is_named(spent: LoaderTimes, message: str) -> None:
-    assert message in (spent + LoaderTimes()).bottleneck(100.0, workers=2)
 
 
 def test_a_long_utterance_is_cropped_as_the_plan_has_drawn(store: Store) -> None:

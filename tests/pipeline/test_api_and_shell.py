@@ -13,7 +13,7 @@ from voxstill import cli
 from voxstill.core import config
 from voxstill.core.command import Command
 
-FUNCTIONS = {"demo": "run_demo", "doctor": "replay", "init": "create_config", "transcribe": "Recognizer.transcribe"}
+FUNCTIONS = {"demo": "run_demo", "init": "create_config", "transcribe": "Recognizer.transcribe"}
 """Functions that have another name than their command."""
 ELSEWHERE = {
     "clean WORK": "cfg.work",
@@ -24,6 +24,7 @@ ELSEWHERE = {
     "control --stop-after-epoch": "control_training(stop_after_epoch)",
     "control --set": "control(overrides)",
     "compare-teachers WORK": "cfg.work",
+    "doctor --batch": "replay(batch)",
     "evaluate --on": "cfg.evaluate.split",
     "evaluate --work": "cfg.work",
     "export --to": "export(output)",

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
+from voxstill.core.monitor import Timer
 from voxstill.nn import students
 from voxstill.nn.frontends import LogMelFrontend
 from voxstill.storage.store import Store
@@ -55,7 +56,17 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         wrapped, _ = fabric.setup(model, optim.make_optimizer(model, cfg.train))
         task = task_of(vocabulary, cfg.train, cfg.augment)
         step = prepare_step(fabric, task, batches, context.progress, cfg.seed, 0)
-        one_step(fabric, wrapped, task, step, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms))
+        one_step(
+            fabric,
+            wrapped,
+            task,
+            step,
+            context,
+            seed=cfg.seed,
+            step=0,
+            memory=MemoryGuard(cfg.plan.budget_ms),
+            forward=Timer(),
+        )
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}
             save_file(gradients, folder / f"{kind}.safetensors")

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
+from voxstill.core.monitor import Timer
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
@@ -60,7 +61,15 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
     ]
     prepared = PreparedStep(batches, list(inputs))
     loss, figures = one_step(
-        fabric, wrapped, task, prepared, context, seed=cfg.seed, step=0, memory=MemoryGuard(cfg.plan.budget_ms)
+        fabric,
+        wrapped,
+        task,
+        prepared,
+        context,
+        seed=cfg.seed,
+        step=0,
+        memory=MemoryGuard(cfg.plan.budget_ms),
+        forward=Timer(),
     )
     sums = all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:

@@ -20,6 +20,7 @@ from voxstill.core.errors import DataError
 from voxstill.nn import classifiers, students
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
+from voxstill.training.waits import SHARES
 
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 QUICK = ("train.lr=3e-3", "train.validate_every=1000", "train.checkpoint_every=1000", "train.ascending_share=0")
@@ -57,7 +58,7 @@ def weights(run: RunDir) -> dict[str, torch.Tensor]:
 
 def figures(run: RunDir) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines() if line.endswith("}")]
-    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+    return [{name: value for name, value in row.items() if name not in {*CLOCKS, *SHARES}} for row in rows]
 
 
 def test_a_new_fast_conformer_classifies_words_of_an_unseen_speaker(voices: Path, tmp_path: Path) -> None:

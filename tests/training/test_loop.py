@@ -23,6 +23,7 @@ from training.train_once import train_once
 from voxstill.audio import codec
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint
+from voxstill.training.waits import SHARES
 
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 12
@@ -38,7 +39,7 @@ def straight(work: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def figures(run: RunDir) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+    return [{name: value for name, value in row.items() if name not in {*CLOCKS, *SHARES}} for row in rows]
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:

@@ -24,6 +24,7 @@ from voxstill.core import config
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint
+from voxstill.training.waits import SHARES
 
 CLOCKS = {"seconds", "audio_seconds_per_second", "tokens_per_second", "tflops", "data_wait"}
 STEPS = 8
@@ -33,7 +34,7 @@ BEST_RQ = "pretrain={method: best_rq, crop_ms: 1000, mask_ms: 160, min_masks: 1,
 
 def figures(run: RunDir) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines() if line.endswith("}")]
-    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in rows]
+    return [{name: value for name, value in row.items() if name not in {*CLOCKS, *SHARES}} for row in rows]
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:

@@ -18,7 +18,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,13 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from voxstill.audio import codec
+from voxstill.core import cpu_time
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.data import transfer
 from voxstill.data.batching import Ints
+from voxstill.data.bottleneck import LoaderTimes
 from voxstill.data.plan import EpochPlan, Rows
 from voxstill.data.prefetch import CacheDir, Prefetch, path_in, shard_uses
 from voxstill.data.shard_index import ShardIndex
@@ -45,56 +46,8 @@ _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are read in one request
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
-_LITTLE_WAITING = 0.03  # of the training's time
-_SOME_WAITING = 0.1  # of it: less is no reason to look for another limit than the model, where nothing else is busy
-_BUSY = 0.5  # of its time: a part of the line that is busy for less holds up nothing
-
 
 Make = Callable[[int, list[Batch]], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderTimes:
-    """Seconds that the training waited for batches, that all workers together spent reading tars and decoding, and that
-    the one thread which prepares batches spent on their augmentation and features."""
-
-    waited_s: float = 0.0
-    read_s: float = 0.0
-    decode_s: float = 0.0
-    prepare_s: float = 0.0
-
-    def __add__(self, other: LoaderTimes) -> LoaderTimes:
-        return LoaderTimes(
-            self.waited_s + other.waited_s,
-            self.read_s + other.read_s,
-            self.decode_s + other.decode_s,
-            self.prepare_s + other.prepare_s,
-        )
-
-    def bottleneck(self, seconds: float, workers: int) -> str:
-        """Name the bottleneck of a training of so many seconds, with the figures, in a sentence.
-
-        It is the busiest part of the line, where that is busy for most of the time.
-        """
-        waiting = f"it waited {self.waited_s / seconds:.1%} of the time for batches"
-        worker_s = max(workers, 1) * seconds
-        read, decoded, prepared = self.read_s / worker_s, self.decode_s / worker_s, self.prepare_s / seconds
-        is_busy = max(read + decoded, prepared) >= _BUSY
-        if self.waited_s < (_LITTLE_WAITING if is_busy else _SOME_WAITING) * seconds:
-            return f"the model is the limit, not the data: {waiting}"
-        waiting += (
-            f", while a worker read {read:.0%} of the time and decoded {decoded:.0%}, "
-            f"and augmentation and features took {prepared:.0%}"
-        )
-        if not is_busy:
-            return f"the machine is the limit, or epochs are so short that starting workers for each is: {waiting}"
-        if prepared > read + decoded:
-            return f"augmentation is the limit of the training: {waiting}; raise `train.threads`, or augment less"
-        if read > decoded:
-            return (
-                f"storage is the limit of the training: {waiting}; see `plan.layout`, or raise `train.loader_workers`"
-            )
-        return f"decoding is the limit of the training: {waiting}; raise `train.loader_workers`"
 
 
 class Batches(Dataset[Step]):
@@ -116,13 +69,14 @@ class Batches(Dataset[Step]):
     def __getitem__(self, step: int) -> Step:
         batches = self.plan.batches_of(step, self.rank, self.ranks)
         rows = np.concatenate(batches)
-        start = time.perf_counter()
+        before, start = cpu_time.of_this_thread(), time.perf_counter()
         audio, unread, read_s = self._audio(rows)
         decode_s = time.perf_counter() - start - read_s
         bounds = np.cumsum([0, *map(len, batches)])
         parts = [audio[start:end] for start, end in pairwise(bounds)]
         padded = [self._batch(rows, part) for rows, part in zip(batches, parts, strict=True)]
-        return Step(padded, unread, read_s, decode_s)
+        core_wait_s = (cpu_time.of_this_thread() - before).core_wait_s
+        return Step(padded, unread, read_s, decode_s, core_wait_s)
 
     def _audio(self, rows: Rows) -> tuple[list[NDArray[np.int16] | None], list[str], float]:
         """Samples of each row, None where they cannot be read, a line for each of those, and the seconds of reading.
@@ -213,19 +167,20 @@ class Loader:
             cache_dir = self._batches.cache_dir
             prefetch = stack.enter_context(self._prefetch(cache_dir)) if cache_dir else None
 
-            def prepare(step: Step) -> tuple[Any, float]:
-                start = time.perf_counter()
+            def prepare(step: Step) -> tuple[Any, LoaderTimes]:
+                before, start = cpu_time.of_this_thread(), time.perf_counter()
                 item = self._make(next(numbers), step.batches)
-                return item, time.perf_counter() - start
+                core_wait_s = (cpu_time.of_this_thread() - before).core_wait_s
+                return item, LoaderTimes(prepare_s=time.perf_counter() - start, core_wait_s=core_wait_s)
 
             ready = transfer.DevicePrefetcher(iter(self._reader()), prepare)
-            steps: Iterator[tuple[Step, tuple[Any, float]]] = stack.enter_context(ready)
+            steps: Iterator[tuple[Step, tuple[Any, LoaderTimes]]] = stack.enter_context(ready)
             try:
                 for k in range(self._first, len(self._batches)):
-                    step, (item, prepare_s) = self._next(steps)
+                    step, (item, prepared) = self._next(steps)
                     if prefetch is not None:
                         prefetch.step_done(k)
-                    self._count(step, prepare_s)
+                    self._count(step, prepared)
                     yield item
             finally:
                 del steps, ready  # ends the workers now, not when an error's traceback is freed
@@ -235,7 +190,7 @@ class Loader:
         needed = shard_uses(corpus, batches.plan, rank=batches.rank, ranks=batches.ranks, first=self._first)
         return Prefetch(corpus, cache_dir, needed)
 
-    def _next(self, steps: Iterator[tuple[Step, tuple[Any, float]]]) -> tuple[Step, tuple[Any, float]]:
+    def _next(self, steps: Iterator[tuple[Step, tuple[Any, LoaderTimes]]]) -> tuple[Step, tuple[Any, LoaderTimes]]:
         start = time.perf_counter()
         try:
             return next(steps)
@@ -249,8 +204,10 @@ class Loader:
         finally:
             self.spent += LoaderTimes(waited_s=time.perf_counter() - start)
 
-    def _count(self, step: Step, prepare_s: float) -> None:
-        self.spent += LoaderTimes(read_s=step.read_s, decode_s=step.decode_s, prepare_s=prepare_s)
+    def _count(self, step: Step, prepared: LoaderTimes) -> None:
+        self.spent += prepared + LoaderTimes(
+            read_s=step.read_s, decode_s=step.decode_s, transfer_s=step.transfer_s, core_wait_s=step.core_wait_s
+        )
         self.replaced += len(step.unread)
         for line in step.unread:
             log.warning("a neighbour stands in for %s", line)

@@ -10,6 +10,7 @@ import contextlib
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Generic, Self, TypeVar
@@ -28,12 +29,17 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rank's batches of one step, what could not be read for it, in words, and the seconds that it took."""
+    """A rank's batches of one step, what could not be read for it, in words, and the seconds that it took.
+
+    `core_wait_s` of them its worker waited for a core; `transfer_s` went into the copy that a GPU takes.
+    """
 
     batches: list[Batch]
     unread: list[str]
     read_s: float
     decode_s: float
+    core_wait_s: float = 0.0
+    transfer_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class PackedStep:
     unread: list[str]
     read_s: float
     decode_s: float
+    core_wait_s: float
 
 
 def pack(step: Step) -> PackedStep:
@@ -64,12 +71,14 @@ def pack(step: Step) -> PackedStep:
     for start, part_N in parts:
         bytes_N[start : start + len(part_N)] = part_N
     ids = [batch.ids for batch in step.batches]
-    return PackedStep(ids, where, bytes_N, step.unread, step.read_s, step.decode_s)
+    return PackedStep(ids, where, bytes_N, step.unread, step.read_s, step.decode_s, step.core_wait_s)
 
 
 def unpack(packed: PackedStep, *, pinned: bool = False) -> Step:
     """The step again, its tensors views of the one piece; `pinned` where a GPU copies them while it computes."""
+    start_s = time.perf_counter()
     bytes_N = packed.bytes_N.pin_memory() if pinned else packed.bytes_N
+    transfer_s = time.perf_counter() - start_s
 
     def tensor(start: int, dtype: torch.dtype, shape: torch.Size) -> Tensor:
         return bytes_N[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
@@ -78,7 +87,7 @@ def unpack(packed: PackedStep, *, pinned: bool = False) -> Step:
         Batch(ids=ids, **{name: tensor(start, dtype, shape) for name, (start, dtype, shape) in where.items()})
         for ids, where in zip(packed.ids, packed.where, strict=True)
     ]
-    return Step(batches, packed.unread, packed.read_s, packed.decode_s)
+    return Step(batches, packed.unread, packed.read_s, packed.decode_s, packed.core_wait_s, transfer_s)
 
 
 class DevicePrefetcher(Generic[Prepared]):

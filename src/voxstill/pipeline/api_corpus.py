@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.align import AlignResult
     from voxstill.pipeline.clean import CleanResult
+    from voxstill.pipeline.doctor.checks import DoctorResult
     from voxstill.pipeline.export_labels import ExportResult
     from voxstill.pipeline.export_labels import Form as LabelFormat
     from voxstill.pipeline.remove import RemoveResult
@@ -119,3 +120,17 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     from voxstill.pipeline import clean as cleaning
 
     return cleaning.clean(cfg, delete=delete)
+
+
+def doctor(cfg: Config, where: str | Path | None = None) -> DoctorResult:
+    """Check this machine, or a work folder or an experiment: what is slow or wrong, the worst first, and the fix.
+
+    DataError where a folder is neither. `replay` looks into a step that a training skipped.
+
+    >>> result = voxstill.doctor(cfg, cfg.work)
+    >>> {check.state for check in result.checks} <= {"ok", "warn", "fail"}
+    True
+    """
+    from voxstill.pipeline.doctor import look
+
+    return look.doctor(None if where is None else str(where), cfg)

@@ -88,6 +88,11 @@ class RunDir:
         return self.path / ".ranks"
 
     @property
+    def waits(self) -> Path:
+        """What each rank computed and waited for, for `voxstill doctor`."""
+        return self.path / "waits"
+
+    @property
     def source(self) -> Path:
         """The code that ran."""
         return self.path / "src_backup"

@@ -14,7 +14,8 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Batch, Split, Word, fingerprint
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
-from voxstill.data.loader import Batches, Loader, LoaderTimes
+from voxstill.data.bottleneck import LoaderTimes
+from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import EpochPlan, SamplingRate, Tempos, plan, tempos
 from voxstill.data.prefetch import CacheDir
 from voxstill.data.shard_index import NO_WEIGHTS, LossWeights
@@ -126,10 +127,14 @@ class Corpus:
         self._loader = Loader(batches, first=first, workers=self._workers, make=make)
         return iter(self._loader)
 
-    def bottleneck(self, seconds: float) -> str:
-        """What a training of so many seconds was held up by, in words."""
-        self._close()
-        return self._spent.bottleneck(seconds, self._workers)
+    @property
+    def is_remote(self) -> bool:
+        """Whether the shards lie in a bucket."""
+        return self._train.is_far
+
+    def spent(self) -> LoaderTimes:
+        """What reading and preparing the batches of the steps so far took."""
+        return self._spent + self._loader.spent if self._loader else self._spent
 
     def replaced(self) -> int:
         """Utterances replaced by a neighbour so far."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from voxstill.core.records import Batch
+from voxstill.data.bottleneck import LoaderTimes
 from voxstill.data.plan import EpochPlan
 from voxstill.training.task import DevBatch
 
@@ -32,8 +33,13 @@ class Data(Protocol):
         """Utterances that could not be read so far, each replaced by a neighbour of weight zero."""
         ...
 
-    def bottleneck(self, seconds: float) -> str:
-        """Say what a training of so many seconds was held up by."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether it lies in a bucket."""
+        ...
+
+    def spent(self) -> LoaderTimes:
+        """Seconds that reading and preparing took so far."""
         ...
 
     def finish(self) -> None:

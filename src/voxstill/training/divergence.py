@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from voxstill.core.config import Config, Train
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
-from voxstill.training import checkpoint, segments
 from voxstill.training.state import State
 
 LOSS_MEMORY = 0.05
@@ -68,6 +67,8 @@ def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflow
 
     `is_stepped`: this process has changed the weights; `overflows`: the loss is finite, and its gradient is not.
     """
+    from voxstill.training import checkpoint  # which loads torch
+
     settings = _settings(run, cfg.train, is_stepped=is_stepped, overflows=overflows)
     if not settings:
         return (
@@ -85,6 +86,8 @@ def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflow
 
 def _settings(run: RunDir, cfg: Train, *, is_stepped: bool, overflows: bool) -> Mapping[str, object]:
     """The options to change: what the last segment has changed, else the precision or the learning rate."""
+    from voxstill.training import segments
+
     last = next((segment for segment in reversed(segments.of(run)) if segment.requested_at is None), None)
     changed = {} if last is None else {name: before for name, (before, _) in last.changed.items()}
     if suspects := {name: before for name, before in changed.items() if name not in _LENGTH}:

@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -244,12 +243,10 @@ def _train_owned(
         if first:
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)
-        start = time.perf_counter()
         with Exports(run, cfg.train, setup.save, cfg.student.checkpoint) as exports:
             state = loop.train(
                 fabric, model, setup.task, data, cfg, run, budget, setup.frozen, check_owned, exports, command
             )
-        log.info("train: %s", data.bottleneck(time.perf_counter() - start))
         if state is None:
             return
         data.finish()

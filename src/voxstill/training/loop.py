@@ -16,7 +16,7 @@ from torch import nn
 from voxstill.core import world
 from voxstill.core.config import Config, Train
 from voxstill.core.errors import TrainingError
-from voxstill.core.monitor import Progress, clock, log
+from voxstill.core.monitor import Progress, Timer, clock, log
 from voxstill.core.records import Batch
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
@@ -31,6 +31,7 @@ from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
 from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
 from voxstill.training.task import StepContext, Task, minimised
+from voxstill.training.waits import WaitMeter
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class _Trainer:
             log.info("resuming at step %d of epoch %d", self._state.step, self._state.epoch)
         self._is_first = fabric.global_rank == 0
         self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
+        self._waits = WaitMeter(run, fabric.global_rank, fabric.world_size, cfg.train, data)
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank, self._advice)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
@@ -139,6 +141,7 @@ class _Trainer:
             Progress("train", 1.0, "", done=self._progress()) as bar,
             self._profiler,
             self._options,
+            self._waits,
         ):
             self._options.take(state, True, self._last_step)
             self._frozen.set_modes(0.0)
@@ -194,7 +197,7 @@ class _Trainer:
             probe.held(self._model, self._optimizer, self._average if averages else None),
             probe.counted(self._model, step.batches) as count,
         ):
-            one_step(self._fabric, self._wrapped, self._task, step, context, seed=seed, step=0, memory=self._memory)
+            self._gradients(step, context, 0, Timer())
         return count()
 
     def _progress(self) -> float:
@@ -230,10 +233,11 @@ class _Trainer:
             start = time.perf_counter()
             watchdog.beat(state.step)
             self._profiler.before_step(state.step)
-            with self._meter.waiting.running():
-                step = next(steps)
-            context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
-            norm, sums = self._step(step, context, start, signals)
+            with self._waits.step():
+                with self._meter.waiting.running():
+                    step = next(steps)
+                context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
+                norm, sums = self._step(step, context, start, signals)
             loss, stops, is_asked = sums.pop("loss"), bool(sums.pop("stops")), bool(sums.pop("asks"))
             learning_rate = self._optimizer.param_groups[0]["lr"]
             watchdog.note(**self._meter.of_rank(state, loss, norm, learning_rate, self._progress()))
@@ -281,16 +285,7 @@ class _Trainer:
             group["lr"] = optim.lr_at(progress, cfg.train)
         self._frozen.set_modes(progress)
         with self._memory.in_step(state.step):
-            loss, figures = one_step(
-                self._fabric,
-                self._wrapped,
-                self._task,
-                step,
-                context,
-                seed=cfg.seed,
-                step=state.step,
-                memory=self._memory,
-            )
+            loss, figures = self._gradients(step, context, state.step, self._waits.forward)
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
         sums = all_sums(
@@ -322,6 +317,14 @@ class _Trainer:
         self._seconds += time.perf_counter() - start
         return norm, sums
 
+    def _gradients(
+        self, prepared: PreparedStep, context: StepContext, step: int, forward: Timer
+    ) -> tuple[float, dict[str, float]]:
+        fabric, model, seed, memory = self._fabric, self._wrapped, self._cfg.seed, self._memory
+        return one_step(
+            fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, forward=forward
+        )
+
     def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
         """Whether the update of a step is taken; TrainingError where too many in a row were not.
 
@@ -352,6 +355,7 @@ class _Trainer:
         """Count and log a step; one that was skipped has no loss."""
         state = self._state
         self._meter.count(step.batches, loss, figures)
+        self._waits.clip(norm, self._cfg.train.clip_norm)
         if loss is not None:
             self._task.watch(state.step, figures)
             if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
@@ -360,7 +364,7 @@ class _Trainer:
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             self._meter.answer = self._options.answer()
-            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress)
+            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, self._waits.line())
 
 
 def is_saved(state: State, cfg: Train) -> bool:

@@ -84,8 +84,8 @@ class Meter:
             "progress": progress,
         }
 
-    def write(self, state: State, norm: float, lr: float, progress: float) -> None:
-        """One line of means since the line before."""
+    def write(self, state: State, norm: float, lr: float, progress: float, waits: Mapping[str, float]) -> None:
+        """One line of means since the line before, with the shares of the time that `waits` has."""
         elapsed, waited_s = time.perf_counter() - self._since, self.waiting.take()
         self._waited_s += waited_s
         row = {
@@ -100,6 +100,7 @@ class Meter:
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
             "data_wait": waited_s / elapsed,
+            **waits,
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
             "skipped": state.skipped,
             "replaced": state.replaced,

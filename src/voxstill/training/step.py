@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from voxstill.core.monitor import Timer
 from voxstill.core.records import Batch, fingerprint
 from voxstill.data.transfer import to_device
 from voxstill.training.guard import MemoryGuard
@@ -36,8 +37,12 @@ def one_step(
     seed: int,
     step: int,
     memory: MemoryGuard,
+    forward: Timer,
 ) -> tuple[float, dict[str, float]]:
-    """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures)."""
+    """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures).
+
+    `forward` counts the time of the forward passes.
+    """
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
     torch.manual_seed(drawn % 2**63)
     np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
@@ -48,7 +53,8 @@ def one_step(
             raise prepared.inputs
         last = micro == len(prepared.batches) - 1
         with fabric.no_backward_sync(model, enabled=not last):
-            loss = task.loss(model, prepared.inputs[micro], context)
+            with forward.running():
+                loss = task.loss(model, prepared.inputs[micro], context)
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
         total += float(loss.value.detach())
         for name, value in loss.figures.items():

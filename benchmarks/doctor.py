@@ -1,0 +1,92 @@
+"""Whether `voxstill doctor` names a fault first, and whether the fix that it gives helps: faults that are really there.
+
+    python benchmarks/doctor.py [--only NAME ...]
+
+Each fault is induced on this machine: a folder on a full disk, a control group with little memory, a bucket that never
+answers, a corpus with silent files, a training beside programs that take its cores. `voxstill doctor --json` is run as
+a command; its first check must be the fault, and none may be left of it after the fix. Of a training the steps a second
+are counted before and after, too. At the end the same commands look at what is healthy. Some faults need root (a disk
+of its own, a control group): those are left out, and counted as left out, where that is missing. Writes
+`benchmarks/results/doctor.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from doctor_faults import corpora, machines, trainings  # noqa: E402
+from doctor_faults.fault import CannotBeInduced, Fault  # noqa: E402
+
+FAULTS: list[type[Fault]] = [*machines.FAULTS, *corpora.FAULTS, *trainings.FAULTS]
+MACHINE_S, RUN_S = 3.0, 5.0
+
+
+def main() -> None:
+    """Induce each fault, print and write what doctor says of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", default=[], help="names of faults")
+    parser.add_argument("--output", default=str(HERE / "results/doctor.json"))
+    args = parser.parse_args()
+    trainings.prefer(os.getpid())
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        for fault in FAULTS:
+            if not args.only or fault.name in args.only:
+                rows.append(measured(fault(Path(name) / fault.name.replace(" ", "-"))))
+                print(json.dumps(rows[-1]), flush=True)
+        healthy = [] if args.only else [machines.healthy(Path(name)), *trainings.healthy(Path(name))]
+    induced = [row for row in rows if "left_out" not in row]
+    figures = {
+        "faults": rows,
+        "induced": len(induced),
+        "named_first": sum(row["named_first"] for row in induced),
+        "mended": sum(row["named_first"] and row["helps"] for row in induced),
+        "healthy": healthy,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+    print({name: value for name, value in figures.items() if name != "faults"})
+    if not args.only:
+        Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def measured(fault: Fault) -> dict[str, Any]:
+    """Induce one fault, ask doctor, apply what it says, and ask again."""
+    row: dict[str, Any] = {"fault": fault.name, "expected": fault.check}
+    fault.folder.mkdir()
+    try:
+        with fault.induced():
+            before = fault.speed()
+            told = fault.ask()
+            first = told.checks[0]
+            row |= {"first": first["name"], "state": first["state"], "found": first["found"], "fix": first["fix"]}
+            row |= {"named_first": first["name"] == fault.check and first["state"] != "ok", "seconds": told.seconds}
+            with fault.mended(first["fix"]):
+                after = fault.speed()
+                again = fault.ask()
+    except CannotBeInduced as reason:
+        return row | {"left_out": str(reason)}
+    except AssertionError as error:  # the fix is not one for this fault
+        return row | {"helps": False, "error": str(error)}
+    left = [check["state"] for check in again.checks if check["name"] == fault.check and check["state"] != "ok"]
+    row["helps"] = not left
+    if before is not None and after is not None:
+        row |= {"steps_per_s_before": before, "steps_per_s_after": after, "helps": after > 1.1 * before}
+    return row
+
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    main()
+    print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""`voxstill doctor`: what is wrong with a machine, a corpus or a training, the worst first, and what to do about it."""

@@ -1,0 +1,208 @@
+"""Installed packages, and GPUs with their driver: what is known not to go together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from voxstill.core.errors import first_line
+from voxstill.pipeline.doctor.checks import Check
+from voxstill.pipeline.doctor.machine import GIB
+
+_BESIDE_TORCH = ("torchaudio", "torchvision", "torchcodec")
+"""Built against one torch: beside another they fail to load, and transformers with them."""
+_ORPHANED_BYTES = GIB // 2
+"""Of a GPU that no process names, above what its driver takes."""
+
+
+def packages() -> list[Check]:
+    """Packages that are missing, older than voxstill needs, or built against another torch."""
+    faults = [*_unmet("voxstill"), *_apart_from_torch()]
+    versions = ", ".join(f"{name} {_version(name) or 'missing'}" for name in ("torch", "transformers", "ray"))
+    if not faults:
+        return [Check(name="packages", state="ok", found=versions)]
+    texts, fixes = zip(*faults, strict=True)
+    return [
+        Check(
+            name="packages",
+            state="fail",
+            found=f"{'; '.join(texts)}; {versions}",
+            fix=f"run: {' && '.join(dict.fromkeys(fixes))}",
+        )
+    ]
+
+
+def _unmet(name: str) -> Iterator[tuple[str, str]]:
+    """What a package needs, without its extras, and is not there in a version that it takes."""
+    from packaging.requirements import Requirement
+
+    if _version(name) is None:  # it runs from a checkout
+        return
+    for line in metadata.requires(name) or ():
+        needed = Requirement(line)
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+            continue
+        version = _version(needed.name)
+        if version is None:
+            yield f"{name} needs {needed.name}, which is missing", f"pip install '{line.partition(';')[0].strip()}'"
+        elif not needed.specifier.contains(version, prereleases=True):
+            text = f"{name} needs {needed.name}{needed.specifier}, and {version} is there"
+            yield text, f"pip install '{needed.name}{needed.specifier}'"
+
+
+def _apart_from_torch() -> Iterator[tuple[str, str]]:
+    """Packages that are built against another torch than the one that is there."""
+    from packaging.requirements import Requirement
+
+    torch = _version("torch")
+    for name in _BESIDE_TORCH if torch else ():
+        version = _version(name)
+        if version is None or torch is None:
+            continue
+        needed = [Requirement(line) for line in metadata.requires(name) or ()]
+        pinned = next((one.specifier for one in needed if one.name == "torch" and one.marker is None), None)
+        build, torch_build = (text.partition("+")[2] for text in (version, torch))
+        if (torch_build == "cpu") != (build == "cpu") or (pinned and not pinned.contains(torch, prereleases=True)):
+            yield (
+                f"{name} {version} is built against another torch than {torch}, and transformers fails to load with it",
+                f"pip uninstall -y {name}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What the driver says of one GPU."""
+
+    number: int
+    name: str
+    used_bytes: int
+    total_bytes: int
+    reserved_bytes: int
+    num_processes: int
+    slowed_by: str | None = None
+
+
+def gpus() -> list[Check]:
+    """The GPUs as their driver shows them, beside what torch was built for."""
+    torch, cuda = _version("torch"), _cuda_of_torch()
+    try:
+        import pynvml
+    except ImportError:
+        text = "pip install 'voxstill[gpu]' shows them"
+        has_gpu = Path("/dev/nvidia0").exists()
+        return [Check(name="GPU", state="ok", found=f"GPUs are not looked at: {text}" if has_gpu else "there is none")]
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return [Check(name="GPU", state="ok", found=f"none is seen: {first_line(error)}")]
+    try:
+        driver = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        return judge_gpus(list(_seen(pynvml)), (driver // 1000, driver % 1000 // 10), torch, cuda, _nccl_fault())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def judge_gpus(
+    seen: Sequence[Gpu], driver: tuple[int, int], torch: str | None, cuda: tuple[int, int] | None, nccl: str | None
+) -> list[Check]:
+    """Judge what the driver says; pure. `driver` and `cuda` are the versions of CUDA of the driver and of torch."""
+    texts = [f"{gpu.number}: {gpu.name}, {gpu.used_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.0f} GiB" for gpu in seen]
+    checks = [Check(name="GPU", state="ok", found="; ".join(texts) or "the driver shows none")]
+    known = f"the driver knows CUDA {driver[0]}.{driver[1]}"
+    if seen and cuda is None:
+        text = f"there are GPUs, and torch {torch} is built for a CPU"
+        checks.append(Check(name="driver", state="warn", found=text, fix="install a torch with CUDA (pytorch.org)"))
+    elif seen and cuda is not None and driver[0] < cuda[0]:
+        text = f"{known}, and torch {torch} is built for {cuda[0]}.{cuda[1]}"
+        fix = f"update the driver, or install a torch for CUDA {driver[0]}"
+        checks.append(Check(name="driver", state="fail", found=text, fix=fix))
+    elif seen:
+        checks.append(Check(name="driver", state="ok", found=f"{known}, torch is {torch}"))
+    if seen and nccl is not None:
+        checks.append(Check(name="NCCL", state="warn", found=nccl, fix="install torch anew with what it needs"))
+    for gpu in seen:
+        unowned = gpu.used_bytes - gpu.reserved_bytes
+        if not gpu.num_processes and unowned > _ORPHANED_BYTES:
+            text = f"{unowned / GIB:.1f} GiB of GPU {gpu.number} are in use, and no process is named that uses them"
+            fix = "look on the host for another container (`nvidia-smi`, `fuser -v /dev/nvidia*`), and end it"
+            checks.append(Check(name="GPU memory", state="warn", found=text, fix=fix))
+        if gpu.slowed_by is not None:
+            text, fix = f"GPU {gpu.number} is slowed down by {gpu.slowed_by}", "look at its cooling and its power limit"
+            checks.append(Check(name="GPU clock", state="warn", found=text, fix=fix))
+    return checks
+
+
+def _seen(nvml: object) -> Iterator[Gpu]:
+    import pynvml
+
+    for number in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+        try:
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+            reserved = int(memory.reserved)
+        except (pynvml.NVMLError, AttributeError):  # an old driver
+            memory, reserved = pynvml.nvmlDeviceGetMemoryInfo(handle), GIB // 2
+        processes = [
+            *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
+            *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+        ]
+        name = pynvml.nvmlDeviceGetName(handle)
+        yield Gpu(
+            number=number,
+            name=name if isinstance(name, str) else name.decode(),
+            used_bytes=int(memory.used),
+            total_bytes=int(memory.total),
+            reserved_bytes=reserved,
+            num_processes=len(processes),
+            slowed_by=_slowed_by(handle),
+        )
+
+
+def _slowed_by(handle: object) -> str | None:
+    import pynvml
+
+    try:
+        reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    except pynvml.NVMLError:
+        return None
+    if reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown:
+        return "heat"
+    if reasons & pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown:
+        return "its power supply"
+    return None
+
+
+def _nccl_fault() -> str | None:
+    """What is wrong with the NCCL beside torch; None where it is what torch needs, or torch brings its own."""
+    from packaging.requirements import Requirement
+
+    for line in metadata.requires("torch") or () if _version("torch") else ():
+        needed = Requirement(line)
+        if needed.name.startswith("nvidia-nccl") and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            version = _version(needed.name)
+            if version is None or not needed.specifier.contains(version):
+                return f"torch needs {needed.name}{needed.specifier}, and {version or 'none'} is there"
+    return None
+
+
+def _cuda_of_torch() -> tuple[int, int] | None:
+    """The CUDA that torch is built for, as its `version.py` says; None where it is none. Does not load torch."""
+    if _version("torch") is None:
+        return None
+    path = metadata.distribution("torch").locate_file("torch/version.py")
+    try:
+        text = Path(str(path)).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    match = re.search(r"^cuda[^=]*= *'(\d+)\.(\d+)", text, re.MULTILINE)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

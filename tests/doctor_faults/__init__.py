@@ -1,0 +1,1 @@
+"""Faults for `benchmarks/doctor.py` and the short form of it in the tests."""
