@@ -31,9 +31,9 @@ from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Transcription
-from waiting import until
 from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _check_known, _language_tag
 from voxstill.text.pretrained import WhisperTokenizer
+from waiting import until
 
 LANGUAGES = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
 ENGINE = {
