@@ -55,11 +55,13 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
     assert "metrics: http://127.0.0.1:" in log.read_text()
     secrets = [*CANARIES.values(), password, signature]
     texts = {"output": output.read_text(), "log": log.read_text()}
-    for path in [*tmp_path.glob("exp/**/*"), *tmp_path.glob("work/**/_SUCCESS.json"), *tmp_path.glob("cache/**/*")]:
+    kept = ("exp/**/*", "work/**/_SUCCESS.json", "work/logs/**/*", "cache/**/*")
+    for path in (path for pattern in kept for path in tmp_path.glob(pattern)):
         if path.is_file():
             texts[str(path.relative_to(tmp_path))] = path.read_bytes().decode("latin-1")
     assert {name for name in texts if name.endswith("config.yaml")}
     assert {name for name in texts if name.endswith("report.html")}
+    assert {name for name in texts if name.startswith("work/logs/label/")}
     assert [(name, secret) for name, text in texts.items() for secret in secrets if secret in text] == []
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from voxstill.core.config import Monitor
+from voxstill.core.metrics import endpoint
 from voxstill.core.metrics.registry import Metrics
 from voxstill.storage.rundir import RunDir
 from voxstill.training import metrics, watchdog
@@ -116,3 +119,24 @@ def test_of_64_ranks_a_stopped_one_is_told_by_its_step(run: RunDir) -> None:
     with TrainingMetrics(run) as source:
         until(lambda: value_of(source, "steps_total", "63"))
         assert [rank for rank in range(64) if value_of(source, "steps_total", str(rank)) == 5] == [17]
+
+
+def test_of_ranks_that_others_have_started_the_first_of_each_machine_serves(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for rank in range(4):
+        write(run, rank, host=socket.gethostname() if rank > 1 else "another")
+    served = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        made = endpoint.serve(Monitor(port=0), "run")
+        with metrics.serving(run) as source:
+            assert (made is None) == (source is None)
+            if source is not None:
+                served.append(rank)
+                until(lambda source=source: value_of(source, "steps_total", "2"))
+                assert value_of(source, "steps_total", "0") is None
+    endpoint.end()
+    assert served == [0, 2]

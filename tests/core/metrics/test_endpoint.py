@@ -131,6 +131,20 @@ def test_the_wait_for_a_scrape_has_an_end(monkeypatch: pytest.MonkeyPatch) -> No
         assert 0.4 < time.monotonic() - before_s < 5
 
 
+def test_what_was_served_for_one_command_is_not_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "MOST_LINGER_S", 0.2)
+    made = endpoint.serve(Monitor(port=0), "run")
+    assert made is not None
+    assert endpoint.serve(Monitor(port=0), "run") is made
+    assert read(f"http://127.0.0.1:{made.port}/metrics") == 200
+    endpoint.end()
+    with pytest.raises(OSError, match="refused"):
+        read(f"http://127.0.0.1:{made.port}/metrics")
+    before_s = time.monotonic()
+    endpoint.end()
+    assert time.monotonic() - before_s < 1
+
+
 @needs_prometheus
 def test_a_real_prometheus_finds_a_run_and_sees_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "targets"

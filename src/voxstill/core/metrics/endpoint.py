@@ -29,6 +29,7 @@ MOST_LINGER_S = 120.0
 """After its end a run waits so long at most for one more scrape."""
 _INTERVALS = 2.0  # of scraping that it waits
 _LOOK_S = 0.05
+_POLL_S = 0.1  # the thread that listens looks so often whether it is to end
 _FIRST_GAP_S = 15.0  # the interval until two scrapes have shown it
 
 
@@ -60,7 +61,7 @@ class Endpoint:
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
         self.host, self.port = options.host, self._server.server_port
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True).start()
         scheme = "http" if options.tls_cert is None else "https"
         log.info("metrics: %s://%s:%d/metrics", scheme, self.host, self.port)
 
@@ -208,9 +209,13 @@ def serve(options: Monitor, run: str) -> Endpoint | None:
 
 
 def end() -> None:
-    """Let the end of the run be read, then take it out of the discovery; a second signal ends the wait."""
-    if _ENDPOINT is not None:
-        try:
-            _ENDPOINT.linger()
-        finally:
-            discovery.remove()
+    """Let the end of the run be read, then stop serving; a second signal ends the wait."""
+    global _ENDPOINT
+    endpoint, _ENDPOINT = _ENDPOINT, None
+    if endpoint is None:
+        return
+    try:
+        endpoint.linger()
+    finally:
+        discovery.remove()
+        endpoint.close()
