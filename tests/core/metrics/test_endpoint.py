@@ -165,6 +165,26 @@ def test_a_real_prometheus_finds_a_run_and_sees_its_end(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
+@needs_prometheus
+def test_a_real_prometheus_reads_with_tls_and_the_token(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(endpoint.TOKEN, TOKEN)
+    folder = tmp_path / "targets"
+    discover = {
+        "job_name": "voxstill",
+        "file_sd_configs": [{"files": [f"{folder}/*.json"]}],
+        "authorization": {"credentials": TOKEN},
+        "tls_config": {"ca_file": str(certificate)},
+    }
+    config = {"global": {"scrape_interval": "500ms"}, "scrape_configs": [discover]}
+    folder.mkdir()
+    with prometheus(tmp_path, config) as server, served(tls_cert=str(certificate)) as made:
+        discovery.write(str(folder), made.host, made.port, "run", is_tls=True)
+        assert server.first("up == 1")
+        discovery.remove()
+
+
 def test_files_of_processes_that_are_gone_are_removed_from_the_discovery(tmp_path: Path) -> None:
     name = socket.gethostname()
     gone, reused, elsewhere, other = (
