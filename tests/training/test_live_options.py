@@ -302,6 +302,8 @@ def test_a_training_that_is_killed_takes_the_change_after_the_same_step(work: Pa
     other = again(run, work, *overrides)
     assert same(weights(run), weights(other))
     assert without_answers(figures(run)) == figures(other)
+    assert status(run).train["steps"] == 60
+    assert f"control: from step {change['step']} on, as before: `train.steps` 100000 -> 60" in run.log.read_text()
 
 
 def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(

@@ -65,6 +65,8 @@ class LiveOptions:
                 self._later.append(_part(segment, is_pace=False))
             self._answered = segment
         self._told_at = self._answered.requested_at
+        if changed := control.changes(self._started, self.cfg):
+            log.info("control: as requested before: %s", segments.describe(changed))
 
     def __enter__(self) -> Self:
         if self._fabric.global_rank == 0:
@@ -100,7 +102,11 @@ class LiveOptions:
     def take(self, state: State, is_asked: bool, last_step: Callable[[], int]) -> None:
         """Take what is due; all ranks call it after the same step. `last_step` says which the epoch ends with."""
         while self._later and self._later[0].step <= state.step:
-            self._change(self._later.pop(0))
+            before = self._later.pop(0)
+            self._change(before)
+            if before.changed and self._poller is not None:
+                log.info("control: from step %d on, as before: %s", state.step, segments.describe(before.changed))
+                self._poller.update(lambda status: replace(status, train=control.shown(self.cfg)))
         if is_asked:
             segment = parallel.broadcast_from_rank0(self._fabric, lambda: self._answer(state, last_step))
             if segment is not None:
@@ -124,7 +130,7 @@ class LiveOptions:
         """Hand a request to `take`, where it was not taken by a process before this one."""
         if at == self._answered.requested_at:
             return
-        _check_workers(control.apply(request.set, self._started))
+        _check_workers(control.apply(request.set, self._started), self._started.train.loader_workers)
         with self._lock:
             self._asked = at, request
 
@@ -138,11 +144,10 @@ class LiveOptions:
         self._check_owned()
         try:
             cfg = control.apply(request.set, self._started)
+            _check_end(self.budget, cfg.train, state)
             if request.stop_after_epoch:
-                end = min(last_step(), cfg.train.steps or last_step())
-                cfg = control.with_options(cfg, {"steps": end})
-            else:
-                _check_end(self.budget, cfg.train, state)
+                end = last_step()
+                cfg = control.with_options(cfg, {"steps": min(end, cfg.train.steps or end)})
             segment = Segment(state.step, control.changes(self.cfg, cfg), at, state.seconds)
             segments.note_request(self._run, segment)
         except (VoxstillError, OSError) as error:
@@ -163,8 +168,8 @@ def _part(segment: Segment, *, is_pace: bool) -> Segment:
     )
 
 
-def _check_workers(cfg: Config) -> None:
-    most = MOST_WORKERS_PER_CORE * world.num_cores()
+def _check_workers(cfg: Config, started: int) -> None:
+    most = max(MOST_WORKERS_PER_CORE * world.num_cores(), started)
     if cfg.train.loader_workers > most:
         raise ConfigError(
             f"`train.loader_workers` cannot be {cfg.train.loader_workers:,} while it trains",
