@@ -27,6 +27,8 @@ from voxstill.serving.uploads import REQUEST_MS, DecodedUpload, UploadDecoder
 from voxstill.serving.versions import Hints, Version
 
 _MOST_FIELDS, _MOST_FIELD_BYTES = 4096, 1 << 16
+_QUICK_S = 0.5
+"""An answer that takes longer is given up where its client leaves."""
 
 
 class Transcriptions:
@@ -137,18 +139,22 @@ def hints_for(version: Version, language: str | None, keywords: tuple[str, ...])
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """The answer; where the client leaves before, it is given up: nobody would read it."""
+    """The answer; where the client leaves before, it is given up: nobody would read it. Most are quicker than that."""
     answering = asyncio.create_task(answer)
-    leaving = asyncio.create_task(_until_left(request))
+    tasks: list[asyncio.Task[Any]] = [answering]
     try:
-        await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, timeout=_QUICK_S)
+        if not answering.done():
+            tasks.append(asyncio.create_task(_until_left(request)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             raise RequestError(400, "the client has left")
         return answering.result()
     finally:
-        for task in (answering, leaving):
-            task.cancel()
-        await asyncio.gather(answering, leaving, return_exceptions=True)
+        if unfinished := [task for task in tasks if not task.done()]:
+            for task in unfinished:
+                task.cancel()
+            await asyncio.wait(unfinished)
 
 
 async def _until_left(request: Request) -> None:
