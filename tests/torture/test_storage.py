@@ -187,7 +187,7 @@ def what_was_learnt(run: RunDir) -> dict[str, object]:
     files: dict[str, object] = {}
     for path in sorted(run.path.rglob("*")):
         name = str(path.relative_to(run.path))
-        if name.startswith(("tensorboard/", "leases/")):
+        if name.startswith(("tensorboard/", "leases/", "control/", "waits/")):  # of processes and their clocks
             continue
         files[name] = path.read_bytes() if path.suffix == ".safetensors" else None
         if path.suffix == ".json":
