@@ -120,6 +120,23 @@ def test_yaml_is_read_as_version_1_2() -> None:
     assert cfg.train.name == "no"
 
 
+@pytest.mark.parametrize("recipe", ["0509253742921204", "1234567890123456", "1234e56789012345", "00e0000000000000"])
+def test_a_recipe_that_looks_like_a_number_is_text(recipe: str) -> None:
+    cfg = config.load(None, [f"train.corpora=[{{work: elsewhere, shards: {recipe}}}]"])
+    assert cfg.train.corpora[0].shards == recipe
+    assert config.changed(cfg, f"filter.second_teacher={recipe}").filter.second_teacher == recipe
+
+
+def test_a_seed_of_sixteen_digits_is_a_number(tmp_path: Path) -> None:
+    cfg = config.load(None, ["seed=1234567890123456"])
+    assert cfg.seed == 1234567890123456
+    path = tmp_path / "a.yaml"
+    path.write_text(config.dump(cfg), encoding="utf-8")
+    assert config.load(str(path)) == cfg
+    with pytest.raises(ConfigError, match="seed"):
+        config.load(None, ["seed=0e23456789012345"])
+
+
 def test_later_sources_win_over_earlier_ones(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("seed: 1\ntrain: {steps: 1, epochs: 1, lr: 0.1}\n")

@@ -181,6 +181,13 @@ def _set_current(tree: dict[str, object], dotted: str, value: object, where: str
 def _yaml() -> Any:
     from ruamel.yaml import YAML  # half of this module's import time, and `voxstill --help` needs none of it
     from ruamel.yaml.representer import SafeRepresenter
+    from ruamel.yaml.resolver import VersionedResolver
+
+    class Resolver(VersionedResolver):
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            if isinstance(value, str) and _RECIPE.fullmatch(value):
+                return self.DEFAULT_SCALAR_TAG
+            return super().resolve(kind, value, implicit)
 
     class Representer(SafeRepresenter):
         def represent_str(self, data: str) -> Any:
@@ -190,11 +197,14 @@ def _yaml() -> Any:
     Representer.add_representer(str, Representer.represent_str)
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Representer = Representer
+    yaml.Resolver = Resolver
     yaml.default_flow_style = False  # one option a line
     yaml.sort_base_mapping_type_on_output = False
     return yaml
 
 
+_RECIPE = re.compile(r"[0-9a-f]{16}")
+"""Some recipes are of digits alone, or of digits and one `e`: they are text, not numbers."""
 _MAX_BYTES = 4 << 20
 _MAX_DEPTH = 100
 _BRACKETS = re.compile(r"[\[\]{}]")

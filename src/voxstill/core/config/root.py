@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Annotated, Self
 
 from annotated_types import Len
-from pydantic import Discriminator, ModelWrapValidatorHandler, Tag, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    ModelWrapValidatorHandler,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
@@ -39,6 +47,11 @@ _NO_STREAM = {
 """Why an option of the student does not go with streaming."""
 
 
+def _as_number(seed: object) -> object:
+    """A seed that is as long as a recipe was read as text."""
+    return int(seed) if isinstance(seed, str) and seed.isdecimal() else seed
+
+
 class Config(Section):
     """Everything a run needs; everything but `source.uri` has a default.
 
@@ -50,7 +63,7 @@ class Config(Section):
 
     work: str = option("work/default", pace=True)
     """Folder (or bucket prefix) of the tables and shards."""
-    seed: int = option(0, ge=0)
+    seed: Annotated[int, BeforeValidator(_as_number)] = option(0, ge=0)
     """All chance comes from here."""
     rounds: int = option(1, unit="rounds", ge=1, pace=True)
     """`voxstill run` trains so many students, each from the labels that the teacher and the student before it agree
