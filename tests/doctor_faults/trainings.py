@@ -255,17 +255,17 @@ class Straggler(TrainingFault):
 
 
 class HighLearningRate(TrainingFault):
-    """A learning rate at which the training diverges and ends."""
+    """A learning rate that rises until the training diverges."""
 
     name = "diverging training"
     check = "loss"
-    options = ("train.optimizer=adamw", "train.lr=0.002", "train.steps=120", "train.warmup=0.0", "train.hold=1.0")
+    options = ("train.optimizer=adamw", "train.steps=200", "train.warmup=0.9")
 
     @contextlib.contextmanager
     def induced(self) -> Iterator[None]:
         self.number = 0
         write_corpus(Store(self.work))
-        self.experiment = self.train("train.lr=3")
+        self.experiment = self.train("train.lr=1")
         yield
 
     def train(self, *options: str) -> Path:
@@ -285,7 +285,9 @@ class HighLearningRate(TrainingFault):
 
     @contextlib.contextmanager
     def mended(self, fix: str) -> Iterator[None]:
-        words = shlex.split(re.findall("`(voxstill train [^`]*)`", fix)[0])
+        command = re.search("`(voxstill train [^`]*)`", fix)
+        assert command is not None, fix
+        words = shlex.split(command[1])
         self.experiment = self.train(*(word for before, word in pairwise(words) if before == "--set"))
         yield
 
