@@ -159,13 +159,14 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
 
 def execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
     """Run a command and print its result or its error; returns the exit code."""
-    from voxstill.core import monitor, world
+    from voxstill.core import monitor, run_mark, world
     from voxstill.core.errors import StorageError, VoxstillError
 
     monitor.start_logging(options.log_level or "info")
     world.pin_threads(1)
     try:
-        result = command(options, **values)
+        with run_mark.marked(command.name):
+            result = command(options, **values)
     except VoxstillError as error:
         print(printable(str(error)), file=sys.stderr)  # noqa: T201
         return error.exit_code
