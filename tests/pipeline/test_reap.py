@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import voxstill
+from families import FAMILY, family
 from voxstill import cli
 from voxstill.core import process, run_mark, scratch
 from voxstill.core.process import Process
@@ -26,46 +26,6 @@ from voxstill.core.run_mark import RunMark
 from voxstill.pipeline import gpu_memory
 from voxstill.pipeline.reap import ReapResult, reap
 from waiting import until
-
-FAMILY = Path(__file__).parents[1] / "family.py"
-
-
-@dataclass(frozen=True)
-class Family:
-    """A process and those that it has started."""
-
-    parent: subprocess.Popen[bytes]
-    children: Sequence[Process]
-
-    @property
-    def pids(self) -> set[int]:
-        return {child.pid for child in self.children}
-
-    def kill_parent(self) -> None:
-        self.parent.kill()
-        self.parent.wait()
-
-    @property
-    def num_running(self) -> int:
-        return sum(not child.has_ended for child in self.children)
-
-
-@contextmanager
-def family(*folders: Path) -> Iterator[Family]:
-    """A run of voxstill on folders, or without any, another program."""
-    environment = {name: text for name, text in os.environ.items() if name != run_mark.VARIABLE}
-    command = [sys.executable, FAMILY, *folders]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True)
-    assert parent.stdout is not None
-    children = [Process.of(pid) for pid in json.loads(parent.stdout.readline())]
-    try:
-        yield Family(parent, children)
-    finally:
-        parent.kill()
-        for child in children:
-            if not child.has_ended:
-                os.kill(child.pid, signal.SIGKILL)
-        parent.communicate()
 
 
 def found_pids(result: ReapResult) -> set[int]:
@@ -99,10 +59,9 @@ def test_what_a_killed_run_has_started_is_listed_then_ended_and_nothing_else(tmp
         assert found_pids(result) == ended_pids(result) == dead.pids
         assert result.exit_code == 0
         assert dead.num_running == 0
-        for untouched in (living, decoy, other):
-            assert untouched.num_running == len(untouched.children)
-        assert living.parent.poll() is None
-        assert decoy.parent.poll() is None
+        assert other.num_running == len(other.children)
+        assert living.is_untouched
+        assert decoy.is_untouched
         assert reap(str(work), end=True).found == []
 
 

@@ -134,6 +134,7 @@ def end(targets: Sequence[Process], may_end: Callable[[Process], bool], grace_s:
     descriptors = dict(_opened(targets, may_end))
     try:
         _signal(descriptors.values(), signal.SIGTERM)
+        _signal(descriptors.values(), signal.SIGCONT)  # one that is stopped would take no notice
         _wait(descriptors.values(), grace_s)
         _signal(descriptors.values(), signal.SIGKILL)
         ended = _wait(descriptors.values(), _KILL_S)

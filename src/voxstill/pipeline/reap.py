@@ -25,7 +25,9 @@ from voxstill.storage.uri import is_same_root, normalize_root
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: a rank writes a checkpoint."""
 _PASSES = 5
-"""What has been forked meanwhile, and what is left over only now that its own parent is ended, comes in the next."""
+"""What has been started meanwhile, and what is left over only now that its own parent is ended, comes in the next."""
+_SETTLE_S = 1.0
+"""A cluster of others may start another worker for one that was ended, until it sees that the driver is gone."""
 
 Kind = Literal["process", "segment", "folder"]
 
@@ -42,7 +44,7 @@ class Leftover(Result):
     bytes: int
     """Memory of a process or a segment; on disk, of a folder."""
     command: str
-    """That of the run: `label`."""
+    """That of the run: `label`; empty for a program that uses Python's functions."""
     folders: Sequence[str]
     """The work folder and the experiment of the run."""
     owner: int
@@ -50,7 +52,7 @@ class Leftover(Result):
 
     def to_text(self) -> str:
         """One line."""
-        run = " ".join(["voxstill", self.command, *self.folders])
+        run = " ".join(["voxstill", self.command, *self.folders]) if self.command else "a program that uses voxstill"
         name = f"process {self.pid}" if self.kind == "process" else self.kind
         return (
             f"{name:<15}  {clock(self.age_s):>8}  {self.bytes / 1e6:>9,.1f} MB  {one_line(self.what, MOST_NAME)}  "
@@ -188,9 +190,12 @@ def _end_all(processes: dict[Process, _LeftProcess], root: str | None) -> None:
     targets = list(processes.values())
     pids = {target.info.process.pid for target in targets}
     targets = [target for target in targets if target.info.parent not in pids]
-    for _ in range(_PASSES):
+    for _ in range(_PASSES if targets else 0):
         process.end([target.info.process for target in targets], may_end, GRACE_S)
         targets, _ = _left_processes(root)
+        if not targets:
+            time.sleep(_SETTLE_S)
+            targets, _ = _left_processes(root)
         if not targets:
             return
         processes.update((target.info.process, target) for target in targets)
