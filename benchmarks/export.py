@@ -6,7 +6,8 @@
 turn, round after round, on the same utterances and the same core, from int16 samples to text: torch and onnxruntime as
 voxstill runs them, one utterance at a time and in batches of 30 s; int8; the file that takes samples, decoded greedily;
 sherpa-onnx, with 5 ms of silence in front; onnx-asr where it takes the student. `speed` is seconds of audio in a second
-of CPU time, the median of the rounds; `equal` are the texts equal to those of torch. `shell_s` is the wall time of
+of CPU time, the median of the rounds; `equal` are the texts equal to those of torch; `cost` is the interval of the
+points of WER that they cost, by a paired bootstrap. `shell_s` is the wall time of
 `voxstill transcribe` on one utterance, with the export and with torch. Writes `benchmarks/results/export.json`.
 """
 
@@ -40,7 +41,7 @@ from voxstill.exporting import sherpa, student  # noqa: E402
 from voxstill.exporting.gate import GateAudio  # noqa: E402
 from voxstill.pipeline import evaluate, export_audio  # noqa: E402
 from voxstill.pipeline import export as exporting  # noqa: E402
-from voxstill.scoring import words  # noqa: E402
+from voxstill.scoring import stats, words  # noqa: E402
 from voxstill.text.normalize import normalizer  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -86,7 +87,9 @@ def main() -> None:
             "systems": {
                 name: {
                     "equal": sum(map(str.__eq__, texts[name], texts["torch"])),
+                    "equal_by_dataset": equal_by_dataset(audio, texts[name], texts["torch"]),
                     "wer": error_rate(cfg, audio, texts[name]),
+                    "cost": cost(cfg, audio, texts["torch"], texts[name]),
                     "speed": round(audio_s / statistics.median(seconds[name])),
                     "rounds": [round(audio_s / value) for value in seconds[name]],
                 }
@@ -190,6 +193,31 @@ def error_rate(cfg: config.Config, audio: GateAudio, texts: Sequence[str]) -> fl
         if utterance.text is not None
     ]
     return words.wer(pairs).rate
+
+
+def equal_by_dataset(audio: GateAudio, texts: Sequence[str], others: Sequence[str]) -> dict[str, str]:
+    """The equal texts of all texts, by the data set of the utterance: `89 of 90`."""
+    equal: dict[str, list[bool]] = {}
+    for utterance, text, other in zip(audio.utterances, texts, others, strict=False):
+        equal.setdefault(utterance.info.dataset or "", []).append(text == other)
+    return {name: f"{sum(values)} of {len(values)}" for name, values in sorted(equal.items())}
+
+
+def cost(cfg: config.Config, audio: GateAudio, before: Sequence[str], after: Sequence[str]) -> Sequence[float] | None:
+    """The 95 % interval, by a paired bootstrap, of the points of WER that `after` has more than `before`."""
+    normalize = normalizer(cfg.evaluate.normalizer)
+    speakers = {utterance.id: utterance.info.speaker for utterance in audio.utterances}
+
+    def blocks(texts: Sequence[str]) -> stats.Blocks:
+        scored = [
+            words.score(utterance.id, normalize(utterance.text), normalize(text))
+            for utterance, text in zip(audio.utterances, texts, strict=False)
+            if utterance.text is not None
+        ]
+        return stats.blocks(scored, speakers)
+
+    test = stats.paired_test(blocks(before), blocks(after), cfg.evaluate.bootstrap_draws, cfg.seed)
+    return None if test is None else [round(100 * value, 2) for value in test.interval]
 
 
 def shell(model: str, samples_T: Samples, folder: Path, rounds: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from voxstill import engine
 from voxstill.core.config import Engine
-from voxstill.core.monitor import Summary
+from voxstill.core.metrics.figures import Summary
 from voxstill.engine import Chunk, Stage, StageWork
 
 Rows = dict[str, list[Any]]

@@ -255,8 +255,10 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Wi
     class ObservedCorpus(data.Corpus):
         """The corpus, which notifies the window before and after it reads a step."""
 
-        def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Any]) -> Iterator[Any]:
-            steps = super().steps(plan, first, lambda k, batches: (batches, make(k, batches)))
+        def steps(
+            self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Any], workers: int | None = None
+        ) -> Iterator[Any]:
+            steps = super().steps(plan, first, lambda k, batches: (batches, make(k, batches)), workers)
             while True:
                 window.before_batches()
                 start = time.perf_counter()

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 
 from voxstill import commands
-from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
+from voxstill.core.command import Command, CommonOptions, LogFormat, LogLevel, Panel
 from voxstill.core.command_line import ShellCommand, ShellGroup
 from voxstill.core.result import Result
 from voxstill.core.terminal import printable
@@ -43,6 +43,10 @@ _OPTIONS = {
     ],
     "log_level": Annotated[
         LogLevel | None, typer.Option("--log-level", help="Default: info.", rich_help_panel=_COMMON)
+    ],
+    "log_format": Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="Messages as text (default) or JSON.", rich_help_panel=_COMMON),
     ],
     "yes": Annotated[bool, typer.Option("--yes", help="Ask nothing.", rich_help_panel=_COMMON)],
 }
@@ -136,6 +140,7 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
         overrides: Sequence[str] | None,
         config: str | None,
         log_level: LogLevel | None,
+        log_format: LogFormat | None,
         yes: bool,
         **values: object,
     ) -> None:
@@ -144,6 +149,7 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
             overrides=overrides or [],
             config=config,
             log_level=log_level,
+            log_format=log_format,
             yes=yes,
             show=lambda result: _show(result, as_json=json),
         )
@@ -158,16 +164,29 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
 
 
 def execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
-    """Run a command and print its result or its error; returns the exit code."""
-    from voxstill.core import monitor, world
-    from voxstill.core.errors import StorageError, VoxstillError
+    """Run a command and print its result or its error; returns the exit code, once the end is in the metrics."""
+    from voxstill.core import heartbeat, monitor, world
+    from voxstill.core.metrics import endpoint
 
-    monitor.start_logging(options.log_level or "info")
+    monitor.start_logging(options.log_level or "info", options.log_format or "text")
     world.pin_threads(1)
     try:
-        result = command(options, **values)
+        with heartbeat.running(command.name):
+            return _execute(command, options, values)
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            endpoint.end()
+
+
+def _execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
+    from voxstill.core import monitor, run_mark, world
+    from voxstill.core.errors import StorageError, VoxstillError
+
+    try:
+        with run_mark.marked(command.name):
+            result = command(options, **values)
     except VoxstillError as error:
-        print(printable(str(error)), file=sys.stderr)  # noqa: T201
+        monitor.show_error(str(error))
         return error.exit_code
     except OSError as error:  # what no layer below could put in better words: a full disk while a report is written
         message = StorageError(
@@ -175,12 +194,12 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
             why=error.strerror or str(error),
             fix="check the path, the rights and the free space; the same command goes on where this one stopped",
         )
-        print(printable(str(message)), file=sys.stderr)  # noqa: T201
+        monitor.show_error(str(message))
         monitor.log.debug("where it happened", exc_info=error)
         return message.exit_code
     except KeyboardInterrupt:
         again = "goes on where this one stopped" if command.resumes else "starts from the beginning"
-        print(f"interrupted: the same command {again}", file=sys.stderr)  # noqa: T201
+        monitor.show_error(f"interrupted: the same command {again}")
         return INTERRUPTED
     if result is None:
         return 0

@@ -180,7 +180,7 @@ def content(cfg: Config) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and path.relative_to(root).parts[0] not in ("control", "control.json", "leases")
+        if path.is_file() and path.relative_to(root).parts[0] not in ("control", "control.json", "leases", "logs")
     }
 
 

@@ -8,23 +8,16 @@ import logging
 import os
 import pty
 import re
-import shutil
-import socket
-import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.core import monitor
-from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import JsonLines, Progress, StepMeter, Summary, Timer, clock
+from voxstill.core.monitor import JsonLines, Progress, Timer, clock
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
@@ -145,79 +138,31 @@ def test_logging_started_twice_says_everything_once(capsys: pytest.CaptureFixtur
     assert monitor.log.level == logging.INFO  # a log file takes more
 
 
-# ------------------------------------------------------------------------------------------------ Prometheus
-
-
-def test_kinds_of_errors_hold_no_path_no_id_and_no_number() -> None:
-    assert monitor.error_label("truncated: 3 of 5 s are there") == "truncated"
-    assert monitor.error_label("set aside: its worker died") == "set aside"
-    for secret in ("`/data/ann.wav` does not exist", "utterance 6fa2644372e7256b: odd", "s3://bucket/x: gone", ""):
-        assert monitor.error_label(secret) == "other"
-
-
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
-def test_a_real_prometheus_reads_the_figures_of_a_step(tmp_path: Path) -> None:
-    metrics = monitor.Metrics()
-    port = metrics.serve("127.0.0.1", 0)
-    assert metrics.serve("127.0.0.1", 0) == port
-    meter = StepMeter("label", 12, "utterances")
-    metrics.add(meter)
-    meter.count_done(90_000, ["truncated: half of it", "`/data/ann.wav` does not exist"])
-    busy = {"decode": 0.25, "teach": 0.75}
-    meter.update(Summary(num_chunks=3, num_open=2, num_items=9, num_retries=1, elapsed_s=3.0, busy=busy))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
-    job = {"job_name": "voxstill", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
-    config = tmp_path / "prometheus.yml"
-    config.write_text(json.dumps({"global": {"scrape_interval": "200ms"}, "scrape_configs": [job]}))
-    options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}", f"--web.listen-address={listen}"]
-    server = subprocess.Popen(["prometheus", *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def test_messages_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    monitor.start_logging("info", "json")
+    monitor.log.warning("two\nlines of %s", "\x1b[31mred")
     try:
-        series = _ask(listen, '{job="voxstill",__name__=~"voxstill_.*"}')
-        rtfx = _ask(listen, "voxstill_audio_seconds_total / voxstill_elapsed_seconds")
-    finally:
-        server.terminate()
-        server.wait(20)
-    values = {
-        (row["metric"]["__name__"], row["metric"].get("stage") or row["metric"].get("kind")): float(row["value"][1])
-        for row in series
-    }
-    assert {name for row in series for name in row["metric"]} <= {
-        "__name__",
-        "job",
-        "instance",
-        "step",
-        "stage",
-        "kind",
-    }
-    assert {row["metric"]["step"] for row in series} == {"label"}
-    assert values["voxstill_items_total", None] == 9
-    assert values["voxstill_items_planned", None] == 12
-    assert values["voxstill_chunks_open", None] == 2
-    assert values["voxstill_busy_ratio", "teach"] == 0.75
-    assert values["voxstill_errors_total", "truncated"] == values["voxstill_errors_total", "other"] == 1
-    assert float(rtfx[0]["value"][1]) == 30.0
+        raise ZeroDivisionError("none")
+    except ZeroDivisionError:
+        monitor.log.exception("failed")
+    monitor.show_error("wrong: because")
+    rows = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [row["level"] for row in rows] == ["warning", "error", "error"]
+    assert rows[0]["message"] == "two\nlines of \x1b[31mred"
+    assert "ZeroDivisionError: none" in rows[1]["traceback"]
+    assert rows[2]["message"] == "wrong: because"
 
 
-def _ask(address: str, query: str) -> list[dict[str, Any]]:
-    """The result of a query to Prometheus, once there is one."""
-    url = f"http://{address}/api/v1/query?query={urllib.parse.quote(query)}"
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                if series := json.load(answer)["data"]["result"]:
-                    return list(series)
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError(f"Prometheus never answered {query}")
+def test_the_innermost_says_what_goes_on() -> None:
+    assert monitor.status() == ""
+    with Progress("label", 10, "utterances") as bar:
+        bar.set_done(5)
+        assert re.match(r"label 50%, .*; nothing new for 0:00", monitor.status() or "")
+        with monitor.describing(lambda: None):
+            assert monitor.status() is None
+    assert monitor.status() == ""
 
 
-def test_a_port_that_is_taken_is_a_config_error() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        with pytest.raises(ConfigError, match="cannot be served"):
-            monitor.Metrics().serve("127.0.0.1", listener.getsockname()[1])
+def test_progress_that_has_not_begun_knows_no_time_left() -> None:
+    with Progress("label", 10, "utterances") as bar:
+        assert bar.line() == "0%, 0.0 utterances/s"

@@ -23,7 +23,7 @@ from engine_works import (
 from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import TeacherError, VoxstillError
-from voxstill.core.monitor import Summary
+from voxstill.core.metrics.figures import Summary
 from voxstill.engine import Change, Chunk, Stage, StageWork, chunks_of
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from engine_works import (
 from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import VoxstillError
+from voxstill.core.metrics.figures import Summary
 from voxstill.engine import Chunk, Stage, chunks_of
 from voxstill.engine.retry import FAIL_FAST_ITEMS, Failure, FailureKind, RetryTracker
 
@@ -53,7 +54,7 @@ def test_a_teacher_that_fails_on_everything_is_an_error_and_not_a_table_of_failu
 
 
 def test_where_every_item_outlives_its_lease_the_error_names_the_option() -> None:
-    tracker = RetryTracker(attempts=1, fail=aside, on_progress=None)
+    tracker = RetryTracker(attempts=1, fail=aside, meter=None)
     timed_out = Failure(FailureKind.TIMED_OUT, "no answer within the time limit of 1 s, `engine.lease_s`")
     parts = [tracker.open_chunk(Chunk(str(number), (number,))) for number in range(FAIL_FAST_ITEMS)]
     for part in parts[:-1]:
@@ -73,12 +74,13 @@ def test_nothing_to_do_builds_no_worker() -> None:
 
 def test_progress_counts_items_that_are_safe() -> None:
     num_safe: list[int] = []
-    engine.run(
-        chunks_of(range(10), 4, str),
-        ONE_STAGE,
-        lambda *_: None,
-        aside,
-        Engine(name="inline"),
-        lambda so_far: num_safe.append(so_far.num_items),
-    )
+
+    class Meter:
+        def follow(self, summary: Callable[[], Summary]) -> None:
+            assert summary().num_items == 0
+
+        def update(self, summary: Summary) -> None:
+            num_safe.append(summary.num_items)
+
+    engine.run(chunks_of(range(10), 4, str), ONE_STAGE, lambda *_: None, aside, Engine(name="inline"), Meter())
     assert num_safe == [4, 8, 10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from voxstill.decoding import exported
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.exporting import folder as folders
-from voxstill.exporting import sherpa, student
+from voxstill.exporting import other_files, sherpa, student
 from voxstill.nn import mel
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
@@ -161,11 +162,12 @@ def test_the_metadata_are_those_without_which_sherpa_onnx_ends_its_process(pair:
     assert metadata["normalize_type"] == ("" if model.normalization == "level" else "per_feature")
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokens.txt", "export.json"])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["model.onnx", "tokens.txt", "tokenizer.json", "export.json"])
+@pytest.mark.parametrize("flip", [255, 1])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, name: str, flip: int) -> None:
     target = exported_to(write_student(tmp_path / "model", "ctc", "level"), tmp_path / "exported")
     content = bytearray((target / name).read_bytes())
-    content[len(content) // 2] ^= 255
+    content[len(content) // 2] ^= flip
     (target / name).write_bytes(content)
     with pytest.raises(DataError, match=name):
         loaded(target)
@@ -205,3 +207,19 @@ def test_the_manifest_has_the_checksum_of_every_file(tmp_path: Path) -> None:
     (target / "vocab.txt").unlink()
     assert exported.faults(target, model) == {"vocab.txt": "it is missing"}
     assert json.loads((target / "config.json").read_text())["model_type"] == "voxstill-ctc"
+
+
+@pytest.mark.parametrize("kind", ["ctc", "rnnt"])
+def test_files_for_other_programs_are_compared_too(tmp_path: Path, kind: str) -> None:
+    target = exported_to(write_student(tmp_path / "model", kind, "utterance"), tmp_path / "exported")
+    other_files.check(target, exported.read(target), SPOKEN)
+    name = "model.samples.onnx" if kind == "ctc" else "decoder_joint-model.onnx"
+    graph = onnx.load(str(target / name))
+    weights = max(graph.graph.initializer, key=lambda weight: len(weight.raw_data))
+    values = onnx.numpy_helper.to_array(weights)
+    weights.CopyFrom(onnx.numpy_helper.from_array((1.5 * values).astype(values.dtype), weights.name))
+    onnx.save(graph, str(target / name))
+    model = exported.read(target)
+    model = dataclasses.replace(model, files={**model.files, name: exported.digest(target / name)})
+    with pytest.raises(DataError, match=f"`{name}` computes something else"):
+        other_files.check(target, model, SPOKEN)

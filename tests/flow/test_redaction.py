@@ -55,21 +55,24 @@ def test_no_credential_of_the_environment_or_of_an_address_is_shown_by_a_run(dig
     assert "metrics: http://127.0.0.1:" in log.read_text()
     secrets = [*CANARIES.values(), password, signature]
     texts = {"output": output.read_text(), "log": log.read_text()}
-    for path in [*tmp_path.glob("exp/**/*"), *tmp_path.glob("work/**/_SUCCESS.json"), *tmp_path.glob("cache/**/*")]:
+    kept = ("exp/**/*", "work/**/_SUCCESS.json", "work/logs/**/*", "cache/**/*")
+    for path in (path for pattern in kept for path in tmp_path.glob(pattern)):
         if path.is_file():
             texts[str(path.relative_to(tmp_path))] = path.read_bytes().decode("latin-1")
     assert {name for name in texts if name.endswith("config.yaml")}
     assert {name for name in texts if name.endswith("report.html")}
+    assert {name for name in texts if name.startswith("work/logs/label/")}
     assert [(name, secret) for name, text in texts.items() for secret in secrets if secret in text] == []
 
 
 def test_metrics_of_a_failing_step_show_no_address(digits: Path) -> None:
-    from voxstill.core.monitor import Metrics, StepMeter
+    from voxstill.core.config import Monitor
+    from voxstill.core.metrics.endpoint import Endpoint
+    from voxstill.core.metrics.registry import Metrics
+    from voxstill.core.metrics.steps import StepMeter
 
-    metrics = Metrics()
-    port = metrics.serve("127.0.0.1", 0)
     meter = StepMeter("index", 1, "files")
-    metrics.add(meter)
+    port = Endpoint(Monitor(port=0), Metrics({"step": meter})).port
     meter.count_done(0, ["cannot read `http://ann:canary@host/x?token=canary`: refused", "s3://bucket/canary: gone"])
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()

@@ -23,6 +23,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import ray_cluster
 from voxstill.labelling import control
+from voxstill.storage import control as control_file
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
@@ -54,7 +55,7 @@ def arrived() -> Iterator[tuple[str, list[str]]]:
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A corpus of a few utterances, and a secret in the environment."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setattr(control, "POLL_S", 0.02)
+    monkeypatch.setattr(control_file, "POLL_S", 0.02)
     (tmp_path / "a.wav").write_bytes(codec.encode(np.full(1600, 100, np.int16), "wav"))
     common = {"recording_id": "r", "uri": str(tmp_path / "a.wav"), "end_ms": 100, "text": "one two"}
     rows = [Utterance(id=f"u{i}", **common) for i in range(NUM)]
@@ -73,7 +74,7 @@ def label(work: Store, *options: str, teacher: str = "echo") -> list[Label]:
 
 def ask(work: Store, **options: Any) -> None:
     """Write into the work folder as anybody can."""
-    work.write_json(control.REQUEST, {"at": "2030-01-01", "set": options})
+    work.write_json(control_file.REQUEST, {"at": "2030-01-01", "set": options})
 
 
 def refusal(work: Store) -> str:
@@ -166,7 +167,7 @@ def test_of_a_plugin_only_numbers_that_change_the_pace_are_taken(
         ask(work, teacher=teacher)
         rows = label(work, "--retry-failed", teacher="other")
         assert {row.text for row in rows if row.teacher.startswith("other")} == {"http://own True 1"}
-    control.request(work, {})
+    control_file.request(work, {})
     for key in tables.parts(work, "labels"):
         work.delete(key)
     ask(work, teacher={"batch": 2})
@@ -232,12 +233,12 @@ def test_a_running_job_is_not_given_more_workers_than_its_cluster_can_hold() -> 
 def test_odd_files_end_neither_the_job_nor_the_command(
     work: Store, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work.replace(control.REQUEST, content.encode())
+    work.replace(control_file.REQUEST, content.encode())
     work.replace("control/0123456789abcdef.json", content.encode())
     work.replace("control/fedcba9876543210.json", b'{"recipe": "x", "begun": 3, "allowed": {}, "at": 5}')
     assert len(label(work)) == NUM
     assert cli.main(["control", work.root, "--clear", "--set", "engine.attempts=2"]) == 0
-    work.replace(control.REQUEST, content.encode())
+    work.replace(control_file.REQUEST, content.encode())
     code = cli.main(["control", work.root, "--set", "engine.attempts=2"])
     assert code in (0, 2, 3)
     assert "Traceback" not in capsys.readouterr().err

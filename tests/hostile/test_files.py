@@ -16,9 +16,8 @@ from voxstill.core import config
 from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.records import Utterance
 from voxstill.indexing.formats import remote_file
-from voxstill.labelling import control
 from voxstill.pipeline.remove import read_ids
-from voxstill.storage import fetch
+from voxstill.storage import control, fetch
 from voxstill.storage.store import Store
 from voxstill.text import lm, rttm, transcripts
 

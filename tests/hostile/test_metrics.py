@@ -10,15 +10,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from voxstill.core import monitor
+from voxstill.core.config import Monitor
+from voxstill.core.metrics import endpoint
+from voxstill.core.metrics.registry import Metrics
 from waiting import until
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(monitor, "MOST_CLIENTS", 4)
-    monkeypatch.setattr(monitor, "CLIENT_S", 1.0)
-    return monitor.Metrics().serve("127.0.0.1", 0)
+    monkeypatch.setattr(endpoint, "MOST_CLIENTS", 4)
+    monkeypatch.setattr(endpoint._Handler, "timeout", 1.0)
+    return endpoint.Endpoint(Monitor(port=0), Metrics()).port
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from manifests import refused, wav
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.evaluation import recognition
-from voxstill.labelling import control
+from voxstill.storage import control
 from voxstill.storage.store import Store
 from voxstill.text import kneser_ney, lm, normalize, transcripts
 

@@ -23,13 +23,14 @@ from voxstill import cli
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import control, label, label_figures, permission
 from voxstill.labelling.task import Task
 from voxstill.pipeline import compare_teachers
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import shard as sharding
+from voxstill.storage import control as control_file
 from voxstill.storage import tables, workdir
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
@@ -50,8 +51,8 @@ def wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job looks all the time."""
-    monkeypatch.setattr(control, "POLL_S", 0.02)
-    monkeypatch.setattr(control, "POLL_REMOTE_S", 0.02)
+    monkeypatch.setattr(control_file, "POLL_S", 0.02)
+    monkeypatch.setattr(control_file, "POLL_REMOTE_S", 0.02)
 
 
 def fill(root: str, wav: Path, num: int) -> WatchedStore:
@@ -69,9 +70,9 @@ class WatchedStore(Store):
 
     num_looks = 0
 
-    def read_json(self, key: str) -> dict[str, Any] | None:
-        self.num_looks += key == control.REQUEST
-        return super().read_json(key)
+    def read_json(self, key: str, *limit: int) -> dict[str, Any] | None:
+        self.num_looks += key == control_file.REQUEST
+        return super().read_json(key, *limit)
 
     def wait_for_job(self) -> None:
         """Return once the job has taken what was asked for before: it looks, takes it, and looks again."""
@@ -95,8 +96,8 @@ class Job(StepMeter):
 
 
 def ask(work: Store, *overrides: str) -> None:
-    standing = control.requested(work).set
-    control.request(work, control.merge(standing, control.parse_overrides(overrides)) if overrides else {})
+    standing = control_file.requested(work).set
+    control_file.request(work, control.merge(standing, control.parse_overrides(overrides)) if overrides else {})
 
 
 def run(
@@ -242,7 +243,7 @@ def test_a_teacher_that_cannot_take_over_ends_no_job(
     assert figures.teachers is None
     (job,) = control.job_statuses(work)
     assert why in job.refused
-    assert job.asked_at == control.requested(work).at
+    assert job.asked_at == control_file.requested(work).at
     assert job.engine["attempts"] == 3  # all or nothing
 
 
@@ -279,7 +280,7 @@ def test_every_utterance_is_labelled_once_whatever_is_asked_for(
     work = fill(str(tmp_path_factory.mktemp("work")), wav, 30)
     requests: dict[int, list[str]] = {number: [one] if one else [] for number, one in asks.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(control, "POLL_S", 0.005)
+        patch.setattr(control_file, "POLL_S", 0.005)
         allowed = ["{seed: 1}", "{seed: 2}", "{fail_on: [u0003, u0028]}"]
         figures, labels = run(
             work, {"name": "echo", "delay_ms": 2}, requests, waits=False, allowed=allowed, chunk=chunk
@@ -330,8 +331,8 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
 ) -> None:
     monitor.start_logging("warning")
     work = fill(str(tmp_path), wav, 12)
-    (tmp_path / control.REQUEST).write_text("no JSON")
-    (tmp_path / control.STATUS).write_text("a file where a folder should be")
+    (tmp_path / control_file.REQUEST).write_text("no JSON")
+    (tmp_path / control_file.STATUS).write_text("a file where a folder should be")
     _, labels = run(work, {"name": "echo", "delay_ms": 10})
     assert makers(labels) == {key(task_of(delay_ms=10)): 12}
     stderr = capfd.readouterr().err
@@ -341,7 +342,7 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
 
 def test_a_malformed_request_is_refused_and_not_fatal(wav: Path, tmp_path: Path, fast: None) -> None:
     work = fill(str(tmp_path), wav, 12)
-    work.write_json(control.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
+    work.write_json(control_file.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
     assert "cannot be understood" in control.job_statuses(work)[0].refused

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.errors import DataError, TeacherError, VoxstillError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label, label_figures
 from voxstill.labelling.transcribe import Transcribe

@@ -15,7 +15,7 @@ from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core.config import Config, Engine, Teacher
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Recording, Utterance
 from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.formats.entry import SourceEntry

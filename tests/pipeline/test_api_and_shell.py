@@ -20,7 +20,8 @@ ELSEWHERE = {
     "compare --on": "cfg.evaluate.split",
     "compare --ref": "compare(references)",
     "compare --lang": "compare(language)",
-    "control WORK": "cfg.work",
+    "control WORK_OR_EXP": "control_training(experiment)",
+    "control --stop-after-epoch": "control_training(stop_after_epoch)",
     "control --set": "control(overrides)",
     "compare-teachers WORK": "cfg.work",
     "doctor --batch": "replay(batch)",
@@ -62,7 +63,7 @@ ELSEWHERE = {
     "transcribe --output": "write_transcripts(folder)",
 }
 """Arguments and options that are not a parameter of the same name: the parameter or the option of the configuration."""
-COMMON = {"--json", "--set", "--config", "--log-level", "--yes"}
+COMMON = {"--json", "--set", "--config", "--log-level", "--log-format", "--yes"}
 """Options of every command: `to_dict()`, the two of `load_config`, the logger `voxstill`, and what nobody is asked."""
 
 

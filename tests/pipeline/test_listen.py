@@ -102,3 +102,9 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
         serve.check_packages()
     assert caught.value.fix == "pip install 'voxstill[serve]'"
     assert caught.value.why == "uvicorn is not installed"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://["])
+def test_an_address_that_is_none_is_an_error(url: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["listen", url, "--from", str(recording)]) == 2
+    assert "no server answers" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,15 @@ def test_what_cannot_be_pushed_is_refused_in_words(exported_tone_student: Path, 
             assert code != 0
             assert reason in messages
         assert not hub.files
+
+
+def test_what_does_not_belong_to_a_model_is_not_uploaded(exported_tone_student: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported_tone_student, tmp_path / "exported")
+    (folder / ".git").mkdir()
+    for name in (".env", "notes.txt", ".git/config"):
+        (folder / name).write_text("private")
+    with hub_server() as hub:
+        code, output, messages = run_on_hub(hub, tmp_path, "push", folder, "team/tone", "--json")
+        assert code == 0, messages
+        assert sorted(json.loads(output)["files"]) == sorted(path.name for path in exported_tone_student.iterdir())
+        assert not [name for name in hub.files if "notes" in name or "/." in name]

@@ -102,6 +102,21 @@ def test_without_two_speakers_the_page_says_what_the_comparison_lacks(
         assert said in text
 
 
+def test_the_page_says_which_options_were_changed_while_it_trained(judged: Path, run: Run, tmp_path: Path) -> None:
+    exp = shutil.copytree(judged, tmp_path / "exp")
+    changed = {"train.steps": [100, 60], "train.lr_factor": [1.0, 0.5]}
+    segments = [
+        {"step": 40, "changed": changed, "requested_at": "2026-11-25T10:00:00+00:00", "seconds": 9.5},
+        {"step": 60, "changed": {"train.lr": [0.002, 0.001]}},
+    ]
+    (exp / "environment.json").write_text(json.dumps({"segments": segments}))
+    run("report", exp)
+    page = (exp / "report.html").read_text(encoding="utf-8")
+    assert "1, from step 40 on" in page
+    assert "train.steps` 100 -&gt; 60, `train.lr_factor` 1.0 -&gt; 0.5 (by `voxstill control`)" in page
+    assert "`train.lr` 0.002 -&gt; 0.001</dd>" in page
+
+
 @pytest.mark.parametrize(
     ("student", "name"),
     [

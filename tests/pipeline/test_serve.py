@@ -150,3 +150,10 @@ def stop(process: Any) -> None:
 def test_keys_of_the_environment_are_told_apart_by_commas(tone_student: Path, tmp_path: Path) -> None:
     with serving(tmp_path, [f"tone={tone_student}"], environment={"VOXSTILL_API_KEYS": f" a , {API_KEY},"}) as server:
         assert [server.get("/v1/models", key)[0] for key in ("a", API_KEY, "", ",", None)] == [200, 200, 401, 401, 401]
+
+
+def test_a_variable_without_a_key_is_no_open_server(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VOXSTILL_API_KEYS", " , ")
+    assert "holds no key" in fails(capsys, "mine=nothing")

@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 
 from serving_process import ServerProcess, serving, wav_of
 from tones import TEXTS
+from waiting import until
 
 PATHS = ("/", "/metrics", "/v1/models", "/v1/audio/transcriptions", "/nothing", "/v1/models/tone")
 
@@ -176,3 +177,31 @@ def test_basic_credentials_that_are_none_are_a_401(server: ServerProcess) -> Non
     for credentials in ("=", "%%%", base64.b64encode(b"\xff\xfe").decode(), base64.b64encode(b"nocolon").decode()):
         answer = httpx.get(f"{server.url}/v1/models", headers={"Authorization": f"Basic {credentials}"})
         assert answer.status_code == 401, credentials
+
+
+def test_two_files_in_one_request_are_refused(server: ServerProcess) -> None:
+    files = [("file", (f"{name}.wav", wav_of("ba"))) for name in "ab"]
+    headers = {"Authorization": f"Bearer {server.key}"}
+    answer = httpx.post(
+        f"{server.url}/v1/audio/transcriptions", files=files, data={"model": "tone"}, headers=headers, timeout=60
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+
+
+def test_a_recording_of_a_client_that_has_left_is_not_transcribed(server: ServerProcess) -> None:
+    def figure(name: str) -> float:
+        lines = server.get("/metrics")[1].decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    long_wav = wav_of(*TEXTS * 300)
+    before_s = figure("voxstill_audio_seconds_total")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{server.url}/v1/audio/transcriptions",
+            files={"file": ("long.wav", long_wav)},
+            data={"model": "tone"},
+            headers={"Authorization": f"Bearer {server.key}"},
+            timeout=httpx.Timeout(60, read=0.1),
+        )
+    until(lambda: figure("voxstill_requests_in_flight") == 0)
+    assert figure("voxstill_audio_seconds_total") - before_s < 0.5 * len(long_wav) / 32_000

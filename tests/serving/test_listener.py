@@ -54,3 +54,8 @@ def test_a_server_leaves_the_logging_of_its_process_as_it_is() -> None:
     uvicorn.addHandler(logging.NullHandler())
     assert log.handlers == before
     assert uvicorn.propagate == propagates
+
+
+def test_a_port_that_another_server_has_opened_is_refused_before_it_answers() -> None:
+    with listening("127.0.0.1", 0) as first, pytest.raises(ConfigError, match="cannot listen"):
+        listening("127.0.0.1", first.getsockname()[1])

@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def test_speech_is_found_by_the_vad(server: ServerProcess) -> None:
         ({"type": "input_audio_buffer.append", "audio": "%"}, "must be base64"),
         ({"type": "input_audio_buffer.append"}, "must be base64"),
         ({"type": "input_audio_buffer.commit"}, "no speech to commit"),
+        ({"type": "session.update", "session": {"include": [{}]}}, "may hold"),
         ([], "must be a JSON object"),
     ],
 )
@@ -159,6 +161,9 @@ def test_an_event_that_cannot_be_is_an_error_and_the_session_goes_on(
         ({"transcription": {"model": "other"}}, "there is no model `other`"),
         ({"transcription": {"prompt": "names"}}, "`prompt` is not supported"),
         ({"transcription": {"keywords": "ba"}}, "are lists"),
+        ({"transcription": {"delay": "low"}}, "`delay` is not supported"),
+        ({"transcription": {"languages": ["en", "de"]}}, "may hold one language"),
+        ({"turn_detection": {"type": "server_vad", "bogus": 1}}, "has no field `bogus`"),
     ],
 )
 def test_options_that_cannot_be_are_an_error_and_change_nothing(
@@ -197,3 +202,19 @@ def test_the_end_of_the_server_transcribes_what_was_said(tone_student: Path, tmp
         assert closed.value.rcvd.code == 1012
         server.process.join(120)
         assert server.process.exitcode == 0
+
+
+def test_others_are_answered_while_one_client_sends_minutes_at_once(server: ServerProcess) -> None:
+    with open_session(server) as client:
+        update(client, MANUAL)
+        receive(client, "session.updated")
+        audio = base64.b64encode(bytes(2 * 24_000 * 180)).decode()
+        client.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+        waits_s = []
+        for _ in range(20):
+            start_s = time.monotonic()
+            assert server.get("/health", None)[0] == 200
+            waits_s.append(time.monotonic() - start_s)
+        client.send(json.dumps({"type": "input_audio_buffer.clear"}))
+        receive(client, "input_audio_buffer.cleared")
+    assert max(waits_s) < 0.5  # all of it at once takes more than a second

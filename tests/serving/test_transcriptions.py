@@ -115,6 +115,8 @@ def test_a_vad_of_the_client_cuts_the_recording(client: openai.OpenAI) -> None:
         ({"chunking_strategy": {"type": "semantic"}}, "`auto` or an object"),
         ({"extra_body": {"beam_size": 5}}, "there is no field `beam_size`"),
         ({"keywords": ["x" * 201]}, "at most 200 characters"),
+        ({"keywords": [f"{number:0200d}" for number in range(101)]}, "together are texts of at most 20000"),
+        ({"languages": ["en", "de"]}, "may hold one language"),
         ({"file": ("a.wav", b"")}, "cannot be read"),
         ({"file": ("a.wav", b"no audio at all")}, "the audio cannot be read: not audio"),
     ],

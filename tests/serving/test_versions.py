@@ -142,6 +142,9 @@ def test_a_server_that_cannot_load_a_new_version_goes_on_with_the_old_one(
     assert (status, body["error"]["param"]) == (400, "model")
     assert two_versions.admin("/switch", {"name": "other", "model": "a"})[0] == 404
     assert two_versions.admin("/switch", {"name": "tone", "model": str(tone_student), "version": "v1"})[0] == 400
+    for name in ("версия", "a\r\nb: 1", "\ud800", "a" * 65, "a/b"):
+        status, body = two_versions.admin("/switch", {"name": "tone", "model": str(tone_student), "version": name})
+        assert (status, body["error"]["param"]) == (400, "version")
     assert [row["version"] for row in two_versions.admin()[1]["tone"]["versions"]] == ["v1", "v2"]
 
 
@@ -177,3 +180,14 @@ def test_weights_and_shadow_traffic_are_changed_while_it_runs(two_versions: Serv
         assert two_versions.admin(path, body)[0] == 404
     for body in ({"name": "tone", "weights": {"v2": -1}}, {"name": "tone", "weights": {"v2": "all"}}, {"x": 1}, {}):
         assert two_versions.admin("/weights", body)[0] == 400
+
+
+def test_two_switches_at_once_do_not_share_a_name(two_versions: ServerProcess, tone_student: Path) -> None:
+    async def switch() -> list[int]:
+        body = {"name": "tone", "model": str(tone_student), "version": "x", "weight": 1}
+        async with httpx.AsyncClient(timeout=200, headers=ADMIN) as client:
+            asked = [client.post(f"{two_versions.url}/admin/switch", json=body) for _ in range(3)]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    assert sorted(asyncio.run(switch())) == [200, 400, 400]
+    assert [row["version"] for row in two_versions.admin()[1]["tone"]["versions"]] == ["v1", "v2", "x"]

@@ -8,6 +8,7 @@ import email.parser
 import email.policy
 import io
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -25,13 +26,14 @@ from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, TeacherError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.labelling import label
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip
+from waiting import until
 
 Answer = tuple[int, dict[str, str], Any]
 Mood = Callable[[int, int], Answer | None]
@@ -60,6 +62,8 @@ class Server:
     times: Counter[int] = field(default_factory=Counter)
     most: int = 0
     now: int = 0
+    metrics: str | None = None
+    metrics_asked: list[email.message.Message] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -85,6 +89,14 @@ def server() -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+
+        def do_GET(self) -> None:
+            state.metrics_asked.append(self.headers)
+            page = (state.metrics or "").encode()
+            self.send_response(200 if self.path == "/metrics" and page else 404)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
 
         def do_POST(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"]))
@@ -423,3 +435,55 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
     finally:
         engine.shutdown()
     assert (figures.labels, figures.failed, figures.finished) == (12, 0, True)
+
+
+PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_running{engine="1",model_name="m"} 4.0
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:kv_cache_usage_perc{engine="1",model_name="m"} 0.5
+# HELP vllm:generation_tokens_total Number of generation tokens processed.
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{engine="0",model_name="m"} TOKENS
+"""
+
+
+def test_a_server_of_vllm_shows_what_it_does(
+    server: Server, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voxstill.teachers.openai.STATS_INTERVAL_S", 0.0)
+    monkeypatch.setenv("OF_A_TEST", "the-key")
+    server.metrics = PAGE.replace("TOKENS", "100.0")
+    teacher = opened(api_key_env="OF_A_TEST")
+    assert teacher.figures() is None
+    teacher.transcribe_batch([clip(1)])
+    until(lambda: teacher.figures() is not None)
+    first = teacher.figures()
+    assert (first.kv_cache_ratio, first.requests_running, first.requests_waiting) == (0.5, 7, 2)
+    assert first.tokens_per_second is None
+    server.metrics = PAGE.replace("TOKENS", "150.0")
+    teacher.transcribe_batch([clip(2)])
+    until(lambda: teacher.figures().tokens_per_second)
+    assert first.engine == server.url.removesuffix("/v1")
+    assert all("Authorization" not in headers for headers in server.metrics_asked)
+
+
+@pytest.mark.parametrize("page", [None, "# TYPE up gauge\nup 1.0\n", "<html>"])
+def test_a_server_without_such_figures_is_asked_once(
+    server: Server, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, page: str | None
+) -> None:
+    monkeypatch.setattr("voxstill.teachers.openai.STATS_INTERVAL_S", 0.0)
+    server.metrics = page
+    teacher = opened()
+    teacher.transcribe_batch([clip(1)])
+    until(lambda: teacher._next_stats_s == math.inf)
+    teacher.transcribe_batch([clip(2)])
+    assert len(server.metrics_asked) == 1
+    assert teacher.figures() is None

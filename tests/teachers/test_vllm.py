@@ -23,7 +23,7 @@ from voxstill import engine
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, TeacherError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.labelling import label
 from voxstill.nn.frontends import WhisperFrontend
@@ -33,6 +33,7 @@ from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip, Transcription
 from voxstill.teachers.vllm import VllmOptions, VllmTeacher, _check_known, _language_tag
 from voxstill.text.pretrained import WhisperTokenizer
+from waiting import until
 
 LANGUAGES = dict(zip(TEXTS[:2], ("en", "de"), strict=True))
 ENGINE = {
@@ -226,6 +227,10 @@ def test_two_chunks_are_transcribed_at_once(teacher: Any) -> None:
         results = list(threads.map(teacher.transcribe_batch, [CLIPS * 8, CLIPS[::-1] * 8]))
     assert [result.text for result in results[0]] == [*LANGUAGES] * 8
     assert [result.text for result in results[1]] == [*LANGUAGES][::-1] * 8
+    figures = teacher.figures()
+    assert (figures.requests_running or 0) > 1
+    assert 0 < (figures.kv_cache_ratio or 0) <= 1
+    assert (figures.tokens_per_second or 0) > 0
 
 
 def test_a_worker_of_a_cluster_labels_with_it(learnt: Path, tmp_path: Path) -> None:
@@ -320,9 +325,12 @@ def server(learnt: Path) -> Iterator[str]:
 
 def test_its_own_server_answers_the_teacher_openai(server: str, learnt: Path) -> None:
     options = {"base_url": server, "model": "tones", "language": "en", "concurrency": 8}
-    teacher = registry.create(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
+    teacher: Any = registry.create(config.Teacher(name="openai", **options))  # type: ignore[arg-type]
     teacher.load()
     results = teacher.transcribe_batch([CLIPS[0], clip_of(np.zeros(0, np.int16)), *[CLIPS[0]] * 100])
+    until(lambda: teacher.figures() is not None)
+    assert teacher.figures().requests_running is not None
+    assert teacher.figures().kv_cache_ratio is not None
     teacher.close()
     assert {result.text for result in results if not result.error} == {TEXTS[0]}
     assert [i for i, result in enumerate(results) if result.error] == [1]

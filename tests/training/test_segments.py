@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import voxstill
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
+from voxstill.pipeline.control_training import TrainingControlResult
+from voxstill.storage import control
 from voxstill.storage.rundir import RunDir
 from voxstill.training import segments
 from voxstill.training import state as state_file
+from waiting import until
 
 SETTINGS = """
 work: {folder}/work
@@ -116,6 +121,10 @@ def test_a_checkpoint_is_of_the_segment_before_those_that_began_since(tmp_path: 
     for step, begun, others in ((8, 3, True), (10, 3, True), (12, 0, False), (20, 0, False), (21, 0, False)):
         since = segments.begun_since(run, step)
         assert (len(since), segments.change_batches(since)) == (begun, others)
+    requested = {"step": 20, "changed": {"train.steps": [1, 2]}, "requested_at": "2030", "seconds": 1.5}
+    run.environment.write_text(json.dumps({"segments": [*noted, requested]}))
+    assert [segment.step for segment in segments.requested(run)] == [20]
+    assert len(segments.begun_since(run, 8)) == 3
     run.environment.write_text(json.dumps({"segments": noted[:2]}))
     assert segments.change_batches(segments.begun_since(run, 20))
 
@@ -205,6 +214,52 @@ def test_shards_of_one_recipe_with_other_weights_are_another_training(
     assert cli.main([*words, "--set", "train.steps=2"]) == 2
     assert "was trained on other shards" in capsys.readouterr().err
     assert recipe
+
+
+def test_a_command_with_other_options_takes_back_what_was_requested_while_it_trained(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "POLL_S", 0.01)
+    more = ("--set", "train.steps=100000", "--set", "train.validate_every=100000")
+    asked: list[TrainingControlResult] = []
+
+    def request() -> None:
+        until(lambda: any(path.stat().st_size for path in tmp_path.glob("*/metrics.jsonl")))
+        [path] = (path.parent for path in tmp_path.glob("*/metrics.jsonl"))
+        asked.append(voxstill.control_training(path, ["train.steps=30", "train.lr_factor=0.5", "train.log_every=2"]))
+
+    thread = threading.Thread(target=request)
+    thread.start()
+    first = train(capsys, config, tmp_path, *more)
+    thread.join()
+    run = RunDir(Path(first["path"]))
+    [change] = noted(run)
+    assert change["changed"] == {
+        "train.steps": [100000, 30],
+        "train.lr_factor": [1.0, 0.5],
+        "train.log_every": [1, 2],
+    }
+    assert (first["steps"], first["segments"]) == (30, [change])
+    assert "steps: 100000" in run.config.read_text()
+    for words in ((), ("--continue", first["path"])):  # it is the experiment of these options still
+        assert train(capsys, config, tmp_path, *more, *words) == first
+    result = voxstill.control_training(first["path"])
+    assert (result.at, result.asked) == (asked[0].at, asked[0].asked)
+    assert (result.jobs[0].asked_at, result.jobs[0].since, result.jobs[0].running) == (
+        asked[0].at,
+        change["step"],
+        False,
+    )
+    assert f"works by what was asked for, since step {change['step']}" in result.to_text()
+    longer = (*more, "--continue", first["path"], "--set", "train.steps=40")
+    second = train(capsys, config, tmp_path, *longer)
+    assert second["steps"] == 40
+    assert noted(run)[0] == change
+    assert noted(run)[1:] == [{"step": 30, "changed": {"train.steps": [30, 40], "train.lr_factor": [0.5, 1.0]}}]
+    assert not (run.path / control.REQUEST).exists()
+    assert (run.path / "config.segment=0.yaml").exists()
+    assert train(capsys, config, tmp_path, *longer) == second
+    assert len(noted(run)) == 2
 
 
 def test_a_pre_training_goes_on_by_its_own_command(

@@ -12,6 +12,7 @@ from typing import Any
 
 from voxstill.core import config, world
 from voxstill.core.config import Config
+from voxstill.storage import control
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import classification, pretraining, recognition
 from voxstill.training import parallel
@@ -37,6 +38,12 @@ OF_CLASSES = (
 
 def train_once(work: str, run: str, *overrides: str) -> None:
     train_with(recognition.build, work, run, *OF_STUDENT, *overrides)
+
+
+def train_polling(work: str, run: str, *overrides: str) -> None:
+    """The same, which looks for a request all the time."""
+    control.POLL_S = 0.01
+    train_once(work, run, *overrides)
 
 
 def train_in_own_group(work: str, run: str, *overrides: str) -> None:

@@ -13,13 +13,26 @@ from voxstill.core.result import Result
 @command("control", panel="Corpus", position=3)
 def control(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    folder: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
     clear: Annotated[bool, Option("--clear", help="Take back every change asked for before.")] = False,
+    stop_after_epoch: Annotated[
+        bool, Option("--stop-after-epoch", help="Let a training end with the epoch that it makes, as if finished.")
+    ] = False,
 ) -> Result:
-    """Change a running labelling job: `--set teacher.revision=...`."""
+    """Change a running labelling job or training: `--set teacher.revision=...`, `--set train.steps=...`."""
     from voxstill.core import config, world
+    from voxstill.core.errors import ConfigError
     from voxstill.pipeline import control as job_control
+    from voxstill.pipeline import control_training as training_control
 
+    if training_control.is_experiment(folder):
+        return training_control.control_training(
+            folder, options.overrides, clear=clear, stop_after_epoch=stop_after_epoch
+        )
+    if stop_after_epoch:
+        raise ConfigError(
+            f"`{folder}` is no experiment", why="only a training has epochs", fix="name a folder below `train.root`"
+        )
     # `--set` is for the job; and `options.load` would open the port of the job's metrics
-    cfg = config.load(options.config, [work_override(work)], world.environment())
+    cfg = config.load(options.config, [work_override(folder)], world.environment())
     return job_control.control(cfg, options.overrides, clear=clear)

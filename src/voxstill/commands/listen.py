@@ -22,7 +22,9 @@ def listen(
     paced: Annotated[bool, Option("--paced", help="Read the recording no faster than it was spoken.")] = False,
 ) -> None:
     """Transcribe the microphone while you speak: a line for each segment, with --json each word as it comes."""
+    from voxstill.core import monitor
     from voxstill.pipeline import listen as live
 
     words = options.show if options.json else live.log_words
-    live.listen(options.load(), target, source, paced=paced, words=words, segment=options.show)
+    with monitor.describing(lambda: None):  # who listens to silence has nothing to say
+        live.listen(options.load(), target, source, paced=paced, words=words, segment=options.show)

@@ -30,8 +30,10 @@ def serve(
     ] = False,
 ) -> None:
     """Serve students as a transcription server with OpenAI's API."""
+    from voxstill.core import monitor
     from voxstill.pipeline import serve as server
     from voxstill.pipeline import serve_on_ray
 
     start = serve_on_ray.serve if ray else server.serve
-    start(options.load(), models, host, port, engine, options.show)
+    with monitor.describing(lambda: None):  # a server without requests has nothing to say
+        start(options.load(), models, host, port, engine, options.show)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 Split = Literal["train", "dev", "test"]
 TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
 ContinueOption = Annotated[
@@ -68,6 +69,7 @@ class CommonOptions:
     overrides: Sequence[str] = ()
     config: str | None = None
     log_level: LogLevel | None = None
+    log_format: LogFormat | None = None
     yes: bool = False
     show: Callable[[Result], None] = field(default=lambda _: None, compare=False)
     """Prints a result now, while the command goes on."""
@@ -75,13 +77,23 @@ class CommonOptions:
     def load(self, *overrides: str, base: str | None = None) -> Config:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
         from voxstill.core import config, monitor, world
+        from voxstill.core.metrics import endpoint
+        from voxstill.core.metrics.process import METRICS, Disk
 
-        level = [f"monitor.log_level={self.log_level}"] if self.log_level else []
-        cfg = config.load(base or self.config, [*overrides, *self.overrides, *level], world.environment())
+        implied = [f"monitor.log_level={self.log_level}"] if self.log_level else []
+        implied += [f"monitor.log_format={self.log_format}"] if self.log_format else []
+        cfg = config.load(base or self.config, [*overrides, *self.overrides, *implied], world.environment())
         monitor.set_level(cfg.monitor.log_level)
-        if cfg.monitor.port is not None:
-            monitor.METRICS.serve(cfg.monitor.host, cfg.monitor.port)
+        monitor.set_format(cfg.monitor.log_format)
+        METRICS.add("disk of the work folder", Disk("work", cfg.work))
+        endpoint.serve(cfg.monitor, _run_name(cfg))
         return cfg
+
+
+def _run_name(cfg: Config) -> str:
+    """What Prometheus calls the run: its `train.name`, where that is set, else the last folder of `work`."""
+    named = "name" in cfg.train.model_fields_set
+    return cfg.train.name if named else cfg.work.rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Monitoring of a run: progress bars with rate and time left, timers, logging, JSON lines, Prometheus metrics.
+"""What a run logs: progress bars with rate and time left, timers, logging, JSON lines.
 
-Everything goes to standard error, to a file or to a port, never to standard output.
+Everything goes to standard error or to a file, never to standard output.
 """
 
 from __future__ import annotations
@@ -8,29 +8,26 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Literal, Self, TextIO
 
 from voxstill.core.atomic import write_atomically
-from voxstill.core.errors import ConfigError
 from voxstill.core.result import to_json
 from voxstill.core.terminal import continued, printable
 
 log = logging.getLogger("voxstill")
 _HEAD_COLUMNS = 17
 """Time and level in front of a message."""
-MOST_CLIENTS, CLIENT_S = 32, 10.0
-"""Of the metrics at once; each is waited for so long."""
 QUIET_INTERVAL_S = 10.0
 """Without a terminal, progress is one line this often."""
+LogFormat = Literal["text", "json"]
+Status = Callable[[], str | None]
+_statuses: list[Status] = []
 
 
 class Progress:
@@ -44,10 +41,11 @@ class Progress:
         self._title, self._total, self._unit = title, total, unit
         self._before = self._done = done
         self._detail = ""
-        self._start = self._logged = time.monotonic()
+        self._start = self._logged = self._changed = time.monotonic()
         self._bar: Any = None
 
     def __enter__(self) -> Self:
+        _statuses.append(self._status)
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -71,6 +69,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _statuses.remove(self._status)
         if self._bar is not None:
             self._bar.stop()
 
@@ -80,7 +79,7 @@ class Progress:
 
     def set_done(self, done: float, detail: str = "") -> None:
         """Set the number of units that are done."""
-        self._done, self._detail = done, detail or self._detail
+        self._done, self._detail, self._changed = done, detail or self._detail, time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=done, detail=f"{self.rate()} {self._detail}")
         elif time.monotonic() - self._logged >= QUIET_INTERVAL_S:
@@ -97,10 +96,30 @@ class Progress:
         """Progress in one line of text: share done, rate, detail and time left."""
         if not self._total:
             return _joined(f"{self._done:,.0f} {self._unit}", self.rate(), self._detail)
-        elapsed = time.monotonic() - self._start
-        left = elapsed * (self._total - self._done) / max(self._done - self._before, 1e-9)
+        elapsed, done = time.monotonic() - self._start, self._done - self._before
+        left = f"{clock(elapsed * (self._total - self._done) / done)} left" if done > 0 else ""
         share = self._done / self._total
-        return _joined(f"{share:.0%}", self.rate(), self._detail, f"{clock(left)} left")
+        return _joined(f"{share:.0%}", self.rate(), self._detail, left)
+
+    def _status(self) -> str | None:
+        if self._bar is not None:  # it is on the screen
+            return None
+        return f"{self._title} {self.line()}; nothing new for {clock(time.monotonic() - self._changed)}"
+
+
+@contextlib.contextmanager
+def describing(status: Status) -> Iterator[None]:
+    """Within this block `status` says what goes on when nothing was logged for long; None needs no line."""
+    _statuses.append(status)
+    try:
+        yield
+    finally:
+        _statuses.remove(status)
+
+
+def status() -> str | None:
+    """What goes on now, by the innermost of those that say so; None where no line is needed, empty where none says."""
+    return _statuses[-1]() if _statuses else ""
 
 
 def _joined(*parts: str) -> str:
@@ -112,172 +131,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(min(max(seconds, 0.0), 359_999)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Figures of a distributed step so far. `num_open` chunks are in progress; the rest counts what is written.
-
-    `busy` is the utilisation of a stage's workers, from 0 to 1: the bottleneck is near 1.
-    """
-
-    num_chunks: int = 0
-    num_open: int = 0
-    num_items: int = 0
-    num_skipped: int = 0
-    num_retries: int = 0
-    num_restarts: int = 0
-    elapsed_s: float = 0.0
-    busy: Mapping[str, float] = field(default_factory=dict)
-
-
-class StepMeter:
-    """The figures of one distributed step, on a progress bar and in `METRICS` for Prometheus; a `with` block."""
-
-    def __init__(self, step: str, total: int | None, unit: str) -> None:
-        self.step, self.total = step, total
-        self.summary = Summary()
-        self.audio_ms = 0
-        self.errors: Counter[str] = Counter()
-        self._bar = Progress(step, total, unit)
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        METRICS.add(self)
-        self._bar.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, value, trace)
-
-    def count_done(self, audio_ms: int, errors: Iterable[str]) -> None:
-        """Count audio that is written and the errors in it; thread-safe."""
-        with self._lock:
-            self.audio_ms += audio_ms
-            self.errors.update(map(error_label, errors))
-
-    def update(self, summary: Summary) -> None:
-        """Take over the engine's own figures, after each chunk."""
-        self.summary = summary
-        self._bar.set_done(summary.num_items, ", ".join(self._details()))
-
-    @property
-    def rtfx(self) -> float:
-        """Inverse real-time factor: seconds of audio processed per second of the step."""
-        return self.audio_ms / 1000 / max(self.summary.elapsed_s, 1e-9)
-
-    def _details(self) -> Iterator[str]:
-        with self._lock:
-            errors = self.errors.most_common()
-        if self.audio_ms:
-            yield f"{self.rtfx:,.0f} times real time"
-        if errors:
-            yield (
-                f"{sum(count for _, count in errors):,} failed (" + ", ".join(f"{n:,} {why}" for why, n in errors) + ")"
-            )
-        if self.summary.num_retries:
-            yield f"{self.summary.num_retries:,} tried again"
-        if self.summary.num_restarts:
-            yield f"{self.summary.num_restarts:,} workers replaced"
-        yield from (f"{name} {share:.0%} busy" for name, share in self.summary.busy.items())
-
-
-def error_label(error: str) -> str:
-    """The label of an error for metrics: its words before the colon, `other` where they hold a path or a number."""
-    kind = error.partition(":")[0].strip()
-    return kind if re.fullmatch(r"[A-Za-z ,\-]{1,60}", kind) else "other"
-
-
-def _guarded(handler: Any) -> Any:
-    """The handler of a server for clients of any kind: few at once, none for long, no traceback of one that left."""
-    places = threading.BoundedSemaphore(MOST_CLIENTS)
-
-    class Guarded(handler):  # type: ignore[misc]
-        timeout = CLIENT_S
-
-        def handle(self) -> None:
-            if places.acquire(blocking=False):
-                try:
-                    with contextlib.suppress(OSError):
-                        super().handle()
-                finally:
-                    places.release()
-
-    return Guarded
-
-
-class Metrics:
-    """A Prometheus collector over the steps of this process: nothing is computed until it is scraped."""
-
-    def __init__(self) -> None:
-        self._steps: dict[str, StepMeter] = {}
-        self._served: tuple[str, int] | None = None
-
-    def add(self, meter: StepMeter) -> None:
-        """Export the step from now on, in place of an older one of its name."""
-        self._steps[meter.step] = meter
-
-    def serve(self, host: str, port: int) -> int:
-        """Serve `http://host:port/metrics` from now on; return the port, which the system chooses for 0.
-
-        ConfigError where the address is taken or belongs to another machine.
-        """
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        if self._served is None or self._served[0] != host or port not in (0, self._served[1]):
-            registry = CollectorRegistry(auto_describe=False)
-            registry.register(self)
-            try:
-                server, _ = start_http_server(port, addr=host, registry=registry)
-            except OSError as error:
-                raise ConfigError(
-                    f"metrics cannot be served at {host}:{port}",
-                    why=error.strerror or str(error),
-                    fix="choose another `monitor.port`",
-                ) from None
-            server.RequestHandlerClass = _guarded(server.RequestHandlerClass)
-            self._served = host, server.server_port
-            log.info("metrics: http://%s:%d/metrics", *self._served)
-        return self._served[1]
-
-    def collect(self) -> Iterator[Any]:
-        """The families of metrics, labelled by step, by stage and by kind of error only: no paths, no ids."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        figures: list[tuple[Any, str, str, Callable[[StepMeter], float]]] = [
-            (CounterMetricFamily, "items", "Items written.", lambda step: step.summary.num_items),
-            (CounterMetricFamily, "audio_seconds", "Audio written.", lambda step: step.audio_ms / 1000),
-            (CounterMetricFamily, "chunks", "Chunks written.", lambda step: step.summary.num_chunks),
-            (CounterMetricFamily, "set_aside", "Items skipped for good.", lambda step: step.summary.num_skipped),
-            (CounterMetricFamily, "retries", "Parts of chunks retried.", lambda step: step.summary.num_retries),
-            (CounterMetricFamily, "worker_restarts", "Workers replaced.", lambda step: step.summary.num_restarts),
-            (GaugeMetricFamily, "chunks_open", "Chunks in progress.", lambda step: step.summary.num_open),
-            (GaugeMetricFamily, "elapsed_seconds", "Time of the step so far.", lambda step: step.summary.elapsed_s),
-            (GaugeMetricFamily, "rtfx", "Seconds of audio per second of the step.", lambda step: step.rtfx),
-        ]
-        steps = list(self._steps.values())
-        for kind, name, description, value in figures:
-            family = kind(f"voxstill_{name}", description, labels=["step"])
-            for meter in steps:
-                family.add_metric([meter.step], value(meter))
-            yield family
-        planned = GaugeMetricFamily("voxstill_items_planned", "Items of the step, where known.", labels=["step"])
-        busy = GaugeMetricFamily("voxstill_busy_ratio", "Utilisation of workers, 0 to 1.", labels=["step", "stage"])
-        errors = CounterMetricFamily("voxstill_errors", "Items with an error.", labels=["step", "kind"])
-        for meter in steps:
-            if meter.total is not None:
-                planned.add_metric([meter.step], meter.total)
-            for stage, share in meter.summary.busy.items():
-                busy.add_metric([meter.step, stage], share)
-            for reason, count in meter.errors.copy().items():
-                errors.add_metric([meter.step, reason], count)
-        yield from (planned, busy, errors)
-
-
-METRICS = Metrics()
-"""The collector of this process."""
 
 
 class Timer:
@@ -327,6 +180,12 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)  # the other would keep the stream of now
+        self.last_s = time.monotonic()
+        """When it wrote last."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last_s = time.monotonic()
+        super().emit(record)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
@@ -341,13 +200,58 @@ class _Formatter(logging.Formatter):
         return printable(super().format(record))
 
 
-def start_logging(level: str = "info") -> None:
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        row = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            row["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(row)
+
+
+_FORMATTERS: Mapping[LogFormat, logging.Formatter] = {
+    "text": _Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"),
+    "json": _JsonFormatter(),
+}
+
+
+def start_logging(level: str = "info", form: LogFormat = "text") -> None:
     """Log to standard error, one line a message."""
-    handler = _StandardError()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S"))
-    log.handlers[:] = [handler]
+    log.handlers[:] = [_StandardError()]
     log.propagate = False
+    set_format(form)
     set_level(level)
+
+
+def set_format(form: LogFormat) -> None:
+    """Show messages on standard error in this form from now on."""
+    for handler in log.handlers:
+        if isinstance(handler, _StandardError):
+            handler.setFormatter(_FORMATTERS[form])
+
+
+def show_error(text: str) -> None:
+    """Show the error that ends a command, as it is or, where messages are JSON, as one of them."""
+    if any(isinstance(handler.formatter, _JsonFormatter) for handler in log.handlers):
+        log.error("%s", text)
+    else:
+        print(printable(text), file=sys.stderr)  # noqa: T201
+
+
+def logged_s() -> float:
+    """When the last message was shown on standard error, on the clock of `time.monotonic`."""
+    return max((handler.last_s for handler in log.handlers if isinstance(handler, _StandardError)), default=0.0)
+
+
+def log_to(path: Path) -> logging.FileHandler:
+    """Write messages into a file, too, from now on; the caller ends that with `log.removeHandler` and `close`."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    log.addHandler(handler)
+    return handler
 
 
 def set_level(level: str) -> None:

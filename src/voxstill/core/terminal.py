@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# controls of C0 and C1 but tab and line feed, and marks that reorder what is shown (Unicode Standard Annex 9)
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# controls of C0 and C1 but tab and line feed, marks that reorder what is shown (Unicode Standard Annex 9), and halves
+# of surrogate pairs, which UTF-8 cannot hold
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 _BREAK = re.compile("[\t\n\u2028\u2029]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -61,6 +61,8 @@ class ExportedModel(Result):
     """SHA-256 of each file."""
     chunks_ms: Sequence[int] = ()
     """What a streaming student may hear at once: it has an encoder for each, the first by default."""
+    sum: str | None = None
+    """A hash of all that stands above; None of an export of an earlier version."""
 
     @property
     def revision(self) -> str:
@@ -122,7 +124,11 @@ def _fetched(model: str, revision: str | None) -> Path | None:
 def read(folder: Path) -> ExportedModel:
     """Read `export.json` of a folder; DataError where it is not what was written."""
     try:
-        return ExportedModel.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        exported = ExportedModel.from_dict(document)
+        if exported.sum is not None and exported.sum != sum_of(document):
+            raise ValueError("it does not add up to its checksum")
+        return exported
     except (OSError, ValueError, RecursionError, AttributeError, DataError) as error:
         raise DataError(
             f"`{folder / MANIFEST}` is not what was written",
@@ -131,7 +137,13 @@ def read(folder: Path) -> ExportedModel:
         ) from None
 
 
-def faults(folder: Path, exported: ExportedModel, names: Sequence[str] | None = None) -> dict[str, str]:
+def sum_of(document: Mapping[str, object]) -> str:
+    """A hash of what `export.json` says, but for the hash itself."""
+    rest = {key: value for key, value in document.items() if key != "sum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def faults(folder: Path, exported: ExportedModel, names: Collection[str] | None = None) -> dict[str, str]:
     """The files, of those named or of all, that are not what `export.json` says, and why."""
     reasons = {}
     for name in exported.files if names is None else names:
@@ -152,6 +164,8 @@ def digest(path: Path) -> str:
 def vocabulary(folder: Path, exported: ExportedModel) -> PieceVocabulary:
     """The vocabulary of `tokens.txt`; DataError where it is not what was written."""
     try:
+        for name, fault in faults(folder, exported, {TOKENS, TOKENIZER} & {*exported.files}).items():
+            raise ValueError(f"`{name}`: {fault}")
         lines = (folder / TOKENS).read_text(encoding="utf-8").split("\n")[:-1]
         symbols = [line.rpartition(" ")[0] for line in lines]
         if [line.rpartition(" ")[2] for line in lines] != [str(i) for i in range(len(lines))] or not symbols:

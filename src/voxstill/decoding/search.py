@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PHRASE_BEAM = 16
 """Texts followed side by side for phrases of a call, where decoding is greedy otherwise."""
-_CACHED_SEARCHES = 64
+_CACHED_SEARCHES = 16
 _WORDS_SHOWN = 5
 
 

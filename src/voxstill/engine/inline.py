@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from voxstill.engine.retry import (
     open_work,
 )
 from voxstill.engine.stage import Changes, Chunk, Stage, StageWork
+from voxstill.engine.stage_clock import StageLoad
 
 
 class InlineRun:
@@ -34,8 +34,7 @@ class InlineRun:
 
     def run(self, chunks: Iterator[Chunk]) -> None:
         """Work on every chunk and commit it."""
-        for stage in self._stages:
-            self._tracker.set_capacity(stage, 1)
+        self._note()
         try:
             with world.Signals(log_stopping) as signals:
                 for chunk in chunks:
@@ -43,6 +42,7 @@ class InlineRun:
                     self._work_on(self._after_change(whole))
                     self._commit(chunk, whole.parent.rows)
                     self._tracker.record_commit(whole.parent)
+                    self._note()
                     if signals.caught:
                         raise self._tracker.interrupted(signals.caught)
         finally:
@@ -94,6 +94,7 @@ class InlineRun:
     def _open(self, but: Container[str]) -> None:
         for stage in self._stages:
             if stage.name not in self._works and stage.name not in but:
+                self._note(starting=stage)
                 open_work(stage.name, stage.work)
                 self._works[stage.name] = stage.work
 
@@ -101,7 +102,17 @@ class InlineRun:
         """Pass the items of a part through all stages."""
         payload: Any = None
         for stage in self._stages:
-            start_s = time.perf_counter()
+            self._note(working=stage)
             payload = works[stage.name](part.items, payload)
-            self._tracker.record_busy(stage, time.perf_counter() - start_s)
+            if (figures := works[stage.name].figures()) is not None:
+                self._tracker.clock.record_model(stage.name, figures)
+        self._note()
         return payload
+
+    def _note(self, *, working: Stage | None = None, starting: Stage | None = None) -> None:
+        """Tell the clock what is done from now on."""
+        loads = {
+            stage.name: StageLoad(num_workers=1, num_starting=stage is starting, num_working=stage is working)
+            for stage in self._stages
+        }
+        self._tracker.clock.update(loads, is_full=self._tracker.num_open > 0)

@@ -78,6 +78,8 @@ class RayRun:
             if not self._tracker.num_open:
                 return
             self._dispatch()
+            loads = {pool.stage.name: pool.load for pool in self._pools}
+            self._tracker.clock.update(loads, is_full=self._tracker.num_open >= self._workers.max_chunks)
             self._events.handle()
             self._check_leases()
             self._workers.check_limits()
@@ -156,8 +158,9 @@ class RayRun:
         worker.start_leases()
         if worker.is_draining:
             self._workers.drain(worker)
-        status = call.status.result() if error is None else CallStatus(self._result_lost(error), 0.0)
-        self._tracker.record_busy(worker.stage, status.seconds)
+        status = call.status.result() if error is None else CallStatus(self._result_lost(error))
+        if status.figures is not None:
+            self._tracker.clock.record_model(worker.stage.name, status.figures)
         if status.failure is not None:
             self._on_failure(worker, call.part, status.failure)
             return

@@ -79,7 +79,6 @@ class WorkerPools:
         self._cpu_share = ray_cluster.cpu_share(self.ray, stages, sizes)
         for pool, stage, size in zip(self.pools, stages, sizes, strict=True):
             pool.stage, pool.size = stage, size
-            self._tracker.set_capacity(stage, size * stage.calls)
 
     def fill(self, pool: WorkerPool) -> None:
         """Start workers, or drain those that have least to do, until the pool has as many as it is to have."""

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from voxstill.core.errors import VoxstillError
+from voxstill.core.metrics.figures import ModelFigures
 from voxstill.engine.retry import ChunkPart, Failure, open_work
 from voxstill.engine.stage import Stage, StageWork
+from voxstill.engine.stage_clock import StageLoad
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -23,7 +25,7 @@ class CallStatus:
     """How a call went, apart from its payload: the driver fetches this alone."""
 
     failure: Failure | None
-    seconds: float
+    figures: ModelFigures | None = None
 
 
 class WorkerActor:
@@ -43,14 +45,15 @@ class WorkerActor:
 
     def call(self, items: Sequence[Any], payload: object) -> tuple[CallStatus, object]:
         """Work on items; return the status and the payload as two objects of Ray, so that no payload is fetched."""
-        start_s = time.perf_counter()
         result: object = None
         failure: Failure | None = None
+        figures: ModelFigures | None = None
         try:
             result = self._work(items, payload)
+            figures = self._work.figures()
         except Exception as error:  # any exception at all, also one that cannot be pickled, travels as its text
             failure = Failure.of(error)
-        return CallStatus(failure, time.perf_counter() - start_s), result
+        return CallStatus(failure, figures), result
 
     def close(self) -> None:
         """Close the work."""
@@ -137,3 +140,18 @@ class WorkerPool:
     def active(self) -> list[Worker]:
         """The workers with the work of `stage` that are not being drained."""
         return [worker for worker in self.workers if not worker.is_draining and not worker.is_canary]
+
+    @property
+    def load(self) -> StageLoad:
+        """What its workers do now, and what waits for them."""
+        ready = [worker for worker in self.workers if worker.is_ready]
+        num_ready = sum(worker.stage.calls for worker in ready)
+        num_workers = max(self.size * self.stage.calls, num_ready)
+        num_calls = sum(len(worker.calls) for worker in ready)
+        num_working = sum(min(len(worker.calls), worker.stage.calls) for worker in ready)
+        return StageLoad(
+            num_workers=num_workers,
+            num_starting=num_workers - num_ready,
+            num_working=num_working,
+            num_queued=len(self.queue) + num_calls - num_working,
+        )

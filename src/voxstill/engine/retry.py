@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from voxstill.core.errors import Interrupted, TeacherError, VoxstillError
-from voxstill.core.monitor import Summary, log
-from voxstill.engine.stage import Chunk, Stage, StageWork
+from voxstill.core.metrics.figures import Summary
+from voxstill.core.monitor import log
+from voxstill.engine.stage import Chunk, Meter, StageWork
+from voxstill.engine.stage_clock import StageClock
 
 FAIL_FAST_ITEMS = 16
 """So many items set aside and not one that worked: the fault is not in the items, and the run ends."""
@@ -81,42 +83,21 @@ class ChunkPart:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """Calls that a stage takes at once since a moment, and the working time that there was before it."""
-
-    num_calls: int
-    since_s: float
-    before_s: float
-
-    def seconds(self, now_s: float) -> float:
-        """Time in which all workers together could have worked."""
-        return self.before_s + self.num_calls * (now_s - self.since_s)
-
-
 class RetryTracker:
     """Decide what is left to do of each part, and count: as many rows come out as items go in.
 
     A part is answered, tried again, halved, or (one item) set aside with its reason.
     """
 
-    def __init__(
-        self, attempts: int, fail: Callable[[Any, str], Any], on_progress: Callable[[Summary], None] | None
-    ) -> None:
-        self.attempts, self._fail, self._on_progress = attempts, fail, on_progress
+    def __init__(self, attempts: int, fail: Callable[[Any, str], Any], meter: Meter | None) -> None:
+        self.attempts, self._fail, self._meter = attempts, fail, meter
         self._start_s = time.monotonic()
-        self._capacity: dict[str, Capacity] = {}
-        self._busy_s: dict[str, float] = {}
+        self.clock = StageClock()
         self._num_chunks = self._num_items = self._num_skipped = self._num_worked = self._num_retries = 0
         self.num_restarts = 0
         self.num_open = 0
-
-    def set_capacity(self, stage: Stage, num_calls: int) -> None:
-        """Count from now on with so many calls that the workers of the stage take at once."""
-        now_s = time.monotonic()
-        before = self._capacity.get(stage.name)
-        self._capacity[stage.name] = Capacity(num_calls, now_s, before.seconds(now_s) if before else 0.0)
-        self._busy_s.setdefault(stage.name, 0.0)
+        if meter is not None:
+            meter.follow(self.summary)
 
     def open_chunk(self, chunk: Chunk) -> ChunkPart:
         """Begin a chunk; return all of it as one part."""
@@ -163,17 +144,13 @@ class RetryTracker:
         self._fill(part, [self._fail(item, failure.detail) for item in part.items])
         return []
 
-    def record_busy(self, stage: Stage, seconds: float) -> None:
-        """Count time in which a worker of the stage was busy."""
-        self._busy_s[stage.name] += seconds
-
     def record_commit(self, parent: OpenChunk) -> None:
         """Count a chunk that is safe."""
         self.num_open -= 1
         self._num_chunks += 1
         self._num_items += len(parent.rows)
-        if self._on_progress is not None:
-            self._on_progress(self.summary())
+        if self._meter is not None:
+            self._meter.update(self.summary())
 
     def interrupted(self, signal_name: str) -> Interrupted:
         """The error of a run that a signal has stopped."""
@@ -184,8 +161,7 @@ class RetryTracker:
         )
 
     def summary(self) -> Summary:
-        """The counts so far."""
-        now_s = time.monotonic()
+        """The counts so far; may be called from any thread."""
         return Summary(
             num_chunks=self._num_chunks,
             num_open=self.num_open,
@@ -193,11 +169,8 @@ class RetryTracker:
             num_skipped=self._num_skipped,
             num_retries=self._num_retries,
             num_restarts=self.num_restarts,
-            elapsed_s=now_s - self._start_s,
-            busy={
-                name: self._busy_s[name] / max(capacity.seconds(now_s), 1e-9)
-                for name, capacity in self._capacity.items()
-            },
+            elapsed_s=time.monotonic() - self._start_s,
+            stages=self.clock.figures(),
         )
 
     @staticmethod

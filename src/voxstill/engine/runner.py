@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from voxstill.core.config import Engine
-from voxstill.core.monitor import Summary
+from voxstill.core.metrics.figures import Summary
 from voxstill.engine.inline import InlineRun
 from voxstill.engine.ray_driver import RayRun
 from voxstill.engine.retry import RetryTracker
-from voxstill.engine.stage import Changes, Chunk, Stage
+from voxstill.engine.stage import Changes, Chunk, Meter, Stage
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
     commit: Callable[[Chunk, list[Any]], None],
     fail: Callable[[Any, str], Any],
     cfg: Engine,
-    on_progress: Callable[[Summary], None] | None = None,
+    meter: Meter | None = None,
     changes: Changes | None = None,
 ) -> Summary:
     """Commit each chunk once, with one row for each of its items in order; the rows do not depend on timing.
@@ -34,7 +34,7 @@ def run(
     that is set aside because the work on it alone raised, died or took longer than `cfg.lease_s`, `cfg.attempts` times;
     the inline engine survives only the first of these. `chunks` is consumed as workers come free: at most
     `cfg.in_flight` chunks for each worker, and one for each further call that it takes at once, are between it and
-    `commit`. `on_progress` is called after each commit.
+    `commit`. `meter` follows the run.
 
     `changes` may give a stage another number of workers or another work, and other `cfg.attempts`, `cfg.lease_s` and
     `cfg.in_flight`. Workers that are too many finish what they hold. A new work first runs in one worker, the canary:
@@ -48,7 +48,7 @@ def run(
     TeacherError of the work ends the run: it says that no other item would fare better.
     """
     source = iter(chunks)
-    tracker = RetryTracker(cfg.attempts, fail, on_progress)
+    tracker = RetryTracker(cfg.attempts, fail, meter)
     first = next(source, None)
     if first is not None:  # a model is not loaded for nothing
         source = itertools.chain([first], source)

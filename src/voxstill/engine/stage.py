@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from voxstill.core.config import Engine
 from voxstill.core.errors import VoxstillError
+from voxstill.core.metrics.figures import ModelFigures, Summary
 from voxstill.core.records import fingerprint
 
 _SET_ASIDE = "set aside"
@@ -30,6 +31,10 @@ class StageWork(Protocol):
         The payload of the last stage is one row for each item, in order. Arrays in a payload arrive read-only.
         """
         ...
+
+    def figures(self) -> ModelFigures | None:
+        """What its model reports of itself, asked for after each call; None where there is nothing to report."""
+        return None
 
     def close(self) -> None:
         """Give back what `open` took."""
@@ -75,6 +80,18 @@ class Change:
 
     stages: Sequence[Stage]
     cfg: Engine
+
+
+class Meter(Protocol):
+    """Where the figures of a run are shown."""
+
+    def follow(self, summary: Callable[[], Summary]) -> None:
+        """Ask `summary` for the figures at any time from now on, from any thread."""
+        ...
+
+    def update(self, summary: Summary) -> None:
+        """A chunk is committed."""
+        ...
 
 
 class Changes(Protocol):

@@ -229,6 +229,7 @@ def decoding_in_full(figures: Mapping[str, Any]) -> str:
     more = [PurePosixPath(str(changed["lm"])).name] if changed.get("lm") else []
     weights = ("lm_weight", "word_bonus", "boost_weight", "blank_penalty")
     more += [f"{name} {changed[name]}" for name in weights if name in changed]
+    more += [f"chunks of {changed['chunk_ms']} ms"] if changed.get("chunk_ms") else []
     return ", ".join(filter(None, [decoding(figures), *more]))
 
 

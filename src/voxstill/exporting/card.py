@@ -97,10 +97,12 @@ def _front_matter(origin: Origin, library: str, tags: Sequence[str]) -> str:
 
 
 def _result(row: Judged) -> Mapping[str, object]:
+    low_high = () if row.interval is None else (f"{100 * value:.2f}" for value in row.interval)
+    interval = "" if row.interval is None else f", 95 % interval {' to '.join(low_high)}"
     return {
         "task": {"type": "automatic-speech-recognition"},
         "dataset": {"name": row.corpus, "type": row.corpus, "split": row.split},
-        "metrics": [{"type": "wer", "name": f"WER ({row.decoding})", "value": round(100 * row.wer, 2)}],
+        "metrics": [{"type": "wer", "name": f"WER ({row.decoding}){interval}", "value": round(100 * row.wer, 2)}],
     }
 
 
@@ -187,8 +189,11 @@ def _checked(gate: Gate) -> str:
         lines.append(f"- WER: {gate.wer:.2%}")
     if gate.wer_int8 is not None and gate.interval is not None and gate.equal_int8 is not None:
         low, high = (100 * value for value in gate.interval)
+        differs = f"WER {gate.wer_int8:.2%}"
+        if gate.wer is None:
+            differs = f"{gate.wer_int8:.2%} of the words of fp32 are others"
         lines.append(
-            f"- int8: WER {gate.wer_int8:.2%}, a difference of {low:+.2f} to {high:+.2f} points (95 %, paired"
+            f"- int8: {differs}, a difference of {low:+.2f} to {high:+.2f} points (95 %, paired"
             f" bootstrap); {gate.equal_int8:,} of {gate.utterances:,} texts are the same"
         )
     if gate.equal_sherpa is not None:

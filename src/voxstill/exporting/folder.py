@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -40,11 +41,12 @@ def write_models(student: Student, source: Path, folder: Path) -> None:
 def write_int8(folder: Path) -> None:
     """Write an int8 file beside each one that has one."""
     streaming = map(exported.chunk_encoder, CHUNKS_MS)
-    for name in (exported.CTC, exported.ENCODER, DECODER_JOINT, *streaming):
+    for name in (exported.CTC, exported.ENCODER, *streaming):
         if (folder / name).is_file():
             onnx_files.quantize(folder / name, folder / exported.int8_of(name))
     if (folder / DECODER_JOINT).is_file():
-        os.link(folder / exported.int8_of(exported.ENCODER), folder / "encoder-model.int8.onnx")
+        os.link(folder / exported.int8_of(exported.ENCODER), folder / exported.int8_of(ENCODER_MODEL))
+        os.link(folder / DECODER_JOINT, folder / exported.int8_of(DECODER_JOINT))  # onnx-asr wants both in int8
 
 
 def remove_int8(folder: Path) -> None:
@@ -81,6 +83,7 @@ def write_manifest(folder: Path, student: Student, model: str, weights: str, gat
         files={path.name: exported.digest(path) for path in files},
         chunks_ms=student.chunks_ms,
     )
+    manifest = dataclasses.replace(manifest, sum=exported.sum_of(manifest.to_dict()))
     text = json.dumps(manifest.to_dict(), indent=1, ensure_ascii=False) + "\n"
     (folder / exported.MANIFEST).write_text(text, encoding="utf-8")
     return manifest

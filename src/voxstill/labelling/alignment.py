@@ -17,7 +17,8 @@ from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Engine
 from voxstill.core.errors import DataError, StorageError
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.core.records import Alignment, Utterance, fingerprint
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
@@ -139,7 +140,7 @@ def _run(
     )
     labelled = workdir.prefix("labels", task.labels)
     chunks = plan(work, utterances, labelled, task.prefix, cfg, chosen)
-    engine.run(chunks, stages, commit, fail, cfg, meter.update)
+    engine.run(chunks, stages, commit, fail, cfg, meter)
     outage.check()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import DataError, StorageError
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label, Utterance
 from voxstill.engine import StageWork
 from voxstill.labelling import label, label_figures
@@ -80,7 +80,7 @@ def _agree(
     stages = (
         engine.Stage(name="agree", work=Agree(work, task, removed), workers=cfg.workers, resources=cfg.resources),
     )
-    engine.run(_plan(work, utterances, of, cfg), stages, commit, _set_aside, cfg, meter.update)
+    engine.run(_plan(work, utterances, of, cfg), stages, commit, _set_aside, cfg, meter)
     figures = dataclasses.replace(
         label_figures.count(work, task),
         rtfx=meter.audio_ms / 1000 / (time.perf_counter() - start),

@@ -1,7 +1,6 @@
-"""Change a labelling job while it runs: options requested in `WORK/control.json`, and the status that each job reports.
+"""Change a labelling job while it runs: which options `WORK/control.json` may change, and the status of each job.
 
-The file holds options as a configuration does, and when they were requested; an option that it does not name is as the
-job was started. A job reports in `WORK/control/<recipe of its labels>.json` what it has made of the request.
+A job reports in `WORK/control/<recipe of its labels>.json` what it has made of the request: see `storage.control`.
 """
 
 from __future__ import annotations
@@ -10,32 +9,19 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from voxstill.core import config, monitor
-from voxstill.core.errors import ConfigError, DataError, StorageError, VoxstillError
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
-from voxstill.core.result import Result
-from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.engine import Change, Stage
 from voxstill.labelling import permission
+from voxstill.storage import control
+from voxstill.storage.control import Options, Poller, Request, Status
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local
 from voxstill.teachers import registry
-
-REQUEST = "control.json"
-STATUS = "control"
-"""The folder of the statuses of jobs."""
-Options = Mapping[str, Mapping[str, object]]
-"""Options by section."""
-_MOST_SHOWN = 500
-"""Characters that are shown of a request or of why it is refused."""
-POLL_S = 1.0
-POLL_REMOTE_S = 5.0
-"""In a bucket every look is a request that costs: 720 an hour are $0.0003."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +36,19 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Result):
-    """What is requested of the jobs of a work folder, as the file holds it."""
-
-    at: str | None = None
-    """When it was requested; None where nothing ever was."""
-    set: Mapping[str, Any] = field(default_factory=dict)
-    """Options by section, as somebody may have written them by hand. Without any: as the jobs were started."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobStatus(Result):
-    """What a job reports of itself, as its file holds it."""
+class JobStatus(Status):
+    """What a labelling job reports of itself."""
 
     recipe: str
     """That of its labels."""
-    host: str
-    pid: int
-    running: bool
     begun: Mapping[str, object]
     """The options of the teacher that it was started with."""
     allowed: Sequence[Mapping[str, object]] = ()
     """The options of the teachers that may take over from it."""
-    asked_at: str | None
-    """When that was requested which it works by, or has refused; None for what it was started with."""
-    refused: str | None
-    """Why it has refused the request."""
     teacher: Mapping[str, object]
     """The options of the teacher at work."""
     engine: Mapping[str, object]
     """The limits that it works by."""
-    at: str = ""
-    """When it was written."""
 
     def working_by(self, at: str | None, settings: Settings) -> JobStatus:
         """The status of the job once it works by settings that were requested at a time."""
@@ -89,24 +56,12 @@ class JobStatus(Result):
         return replace(self, asked_at=at, refused=None, teacher=registry.shown(settings.teacher), engine=limits)
 
 
-def requested(work: Store) -> Request:
-    """Read the request; an empty one where there is none. DataError where the file holds none."""
-    return Request.from_dict(_read(work, REQUEST))
-
-
-def request(work: Store, options: Options) -> Request:
-    """Write a new request and return it; no options means: as the jobs were started."""
-    new = Request(at=timestamp(), set=options)
-    work.write_json(REQUEST, new.to_dict())
-    return new
-
-
 def job_statuses(work: Store) -> list[JobStatus]:
     """The last status of each job that has labelled here, the latest first; what is no status is named and left out."""
     statuses = []
-    for key in (entry.key for entry in work.list(STATUS) if entry.key.endswith(".json")):
+    for key in (entry.key for entry in work.list(control.STATUS) if entry.key.endswith(".json")):
         try:
-            statuses.append(_status(_read(work, key)))
+            statuses.append(_status(control.read(work, key)))
         except DataError as error:
             log.warning("control: %s (%s)", error.what, error.why)
     return sorted(statuses, key=lambda status: str(status.at), reverse=True)
@@ -118,19 +73,6 @@ def _status(content: Mapping[str, object]) -> JobStatus:
     if not all(isinstance(section, Mapping) for section in options):
         raise DataError(f"the status of {status.recipe} names no teacher", why="it has no options", fix="remove it")
     return status
-
-
-def _read(work: Store, key: str) -> Mapping[str, object]:
-    """The JSON object in `key`, which others may have written; DataError where there is another thing."""
-    content: object = work.read_json(key)
-    if content is not None and not isinstance(content, Mapping):
-        raise DataError(f"`{work.uri(key)}` is no JSON object", why="voxstill writes one", fix="remove the file")
-    return content or {}
-
-
-def timestamp() -> str:
-    """The time in ISO 8601, which sorts: two that differ are at least a microsecond apart."""
-    return datetime.now(UTC).isoformat()
 
 
 def parse_overrides(overrides: Sequence[str]) -> Options:
@@ -146,10 +88,10 @@ def parse_overrides(overrides: Sequence[str]) -> Options:
 
 def merge(standing: Options, new: Options) -> Options:
     """Put newer options by section over older ones; a newly named teacher keeps no option of the one before."""
-    sections = {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
-    if "teacher" in new:
-        sections["teacher"] = permission.over(standing.get("teacher", {}), new["teacher"])
-    return sections
+    sections = control.merge(standing, new)
+    if "teacher" not in new:
+        return sections
+    return {**sections, "teacher": permission.over(standing.get("teacher", {}), new["teacher"])}
 
 
 def apply(options: Options, started: Settings) -> Settings:
@@ -190,14 +132,12 @@ class Watch:
     def __init__(
         self, work: Store, recipe: str, settings: Settings, build: Callable[[Settings], Sequence[Stage]]
     ) -> None:
-        self._work, self._key, self._build = work, f"{STATUS}/{recipe}.json", build
+        self._build = build
         self._initial = self._current = _Work(None, settings, build(settings))
         self.stages = self._initial.stages
         """Those at work."""
         self._next: _Work | None = None
-        self._last_request = Request()
-        self._is_unreadable = False
-        self._status = JobStatus(
+        status = JobStatus(
             recipe=recipe,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -208,22 +148,18 @@ class Watch:
             refused=None,
             teacher={},
             engine={},
-        ).working_by(None, settings)
-        self._written_status: JobStatus | None = None
-        self._changed, self._has_ended, self._lock = threading.Event(), False, threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        )
+        self._lock = threading.Lock()
+        self._poller = Poller(work, recipe, status.working_by(None, settings), self._take)
 
     def __enter__(self) -> Self:
-        self._poll_request()
-        self._thread.start()
+        self._poller.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._has_ended = True
-        self._update_status(lambda status: replace(status, running=False))
-        self._thread.join()
+        self._poller.__exit__(kind, value, trace)
         self._set_level(self._initial.settings.log_level)
 
     def poll(self) -> Change | None:
@@ -239,67 +175,16 @@ class Watch:
         self.stages = stages
         current = self._current
         log.info("control: done what was asked for at %s", current.at)
-        self._update_status(lambda status: status.working_by(current.at, current.settings))
+        self._poller.update(lambda status: status.working_by(current.at, current.settings))
 
     def rejected(self, error: VoxstillError) -> None:
         """As `engine.Changes`."""
-        self._reject(self._current.at, error)
+        self._poller.refuse(self._current.at, error)
 
-    def _reject(self, at: str | None, error: VoxstillError) -> None:
-        refused = one_line(f"{error.what}: {error.why}" if error.why else error.what, _MOST_SHOWN)
-        log.error("control: what was asked for is refused, and the job goes on as before: %s", refused)
-        self._update_status(lambda status: replace(status, asked_at=at, refused=refused))
-
-    def _update_status(self, update: Callable[[JobStatus], JobStatus]) -> None:
-        with self._lock:
-            self._status = update(self._status)
-        self._changed.set()
-
-    def _run(self) -> None:
-        interval_s = POLL_S if is_local(self._work.root) else POLL_REMOTE_S
-        while not self._has_ended:
-            self._write_status()
-            self._changed.wait(interval_s)
-            self._changed.clear()
-            if not self._has_ended:
-                self._poll_request()
-        self._write_status()
-
-    def _write_status(self) -> None:
-        """Write the status where it has changed; storage that fails is a warning."""
-        with self._lock:
-            status = self._status
-        if status == self._written_status:
-            return
-        try:
-            self._work.write_json(self._key, replace(status, at=timestamp()).to_dict())
-            self._written_status = status
-        except StorageError as error:
-            log.warning("control: %s (%s)", error.what, error.why)
-
-    def _poll_request(self) -> None:
-        """Read the request and, where it is new, build its settings and stages for the engine to take."""
-        try:
-            new = requested(self._work)
-        except VoxstillError as error:
-            if not self._is_unreadable:
-                log.warning("control: not known what is asked for: %s (%s)", error.what, error.why)
-            self._is_unreadable = True
-            return
-        self._is_unreadable = False
-        if new == self._last_request:
-            return
-        self._last_request, at = new, one_line(str(new.at), MOST_NAME)
-        try:
-            settings = apply(new.set, self._initial.settings)
-            next_work = _Work(at, settings, self._build(settings))
-        except VoxstillError as error:
-            self._reject(at, error)
-            return
-        except Exception as error:  # a teacher of another package, or a file that was written by hand
-            self._reject(at, ConfigError("it cannot be understood", why=f"{type(error).__name__}: {error}"))
-            return
-        log.info("control: asked for at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))
+    def _take(self, at: str, request: Request) -> None:
+        """Build the settings and stages of a request for the engine to take."""
+        settings = apply(request.set, self._initial.settings)
+        next_work = _Work(at, settings, self._build(settings))
         self._set_level(settings.log_level)
         with self._lock:
             self._next = next_work

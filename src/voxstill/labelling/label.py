@@ -17,7 +17,8 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config, legacy
 from voxstill.core.errors import ConfigError, TeacherError, VoxstillError
-from voxstill.core.monitor import StepMeter, level, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import level, log
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import begun, control, label_figures, supervised
 from voxstill.labelling.commit import commit_rows
@@ -25,7 +26,7 @@ from voxstill.labelling.removed import WAY_OUT, without_removed
 from voxstill.labelling.retry_failed import finish_removal, remove_failed
 from voxstill.labelling.task import Task
 from voxstill.labelling.transcribe import Transcribe, set_aside_label
-from voxstill.storage import lease, manifest, parts, removals, same_audio, tables, workdir
+from voxstill.storage import lease, log_file, manifest, parts, removals, same_audio, tables, workdir
 from voxstill.storage.cut import CUT_BY, chunk_ids, cut
 from voxstill.storage.figures import IndexFigures, LabelFigures
 from voxstill.storage.redaction import redact_options
@@ -179,7 +180,8 @@ def label(
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and not (retry_failed and done.failed) and is_whole(work, utterances, source, task, done):
         return done
-    with parts.hold(work, task.prefix, "label", part, cfg, of=utterances) as held:
+    hold = parts.hold(work, task.prefix, "label", part, cfg, of=utterances)
+    with log_file.kept(work, "label"), hold as held:
         finish_removal(work, task.prefix)
         if retry_failed:
             remove_failed(work, task.prefix, same_audio.of_other_kind(work, utterances, task.prefix))
@@ -237,7 +239,7 @@ def _run(
     watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level(), tuple(allowed)), stages)
     try:
         with watch:
-            engine.run(chunks, watch.stages, commit, fail, cfg, meter.update, watch)
+            engine.run(chunks, watch.stages, commit, fail, cfg, meter, watch)
         outage.check()
     except VoxstillError as error:
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher

@@ -12,7 +12,7 @@ from functools import partial
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config
-from voxstill.core.monitor import StepMeter
+from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.records import Label
 from voxstill.labelling.commit import commit_rows
 from voxstill.labelling.removed import WAY_OUT
@@ -61,5 +61,5 @@ def label_texts(
         engine.Stage(name="texts", work=Transcribe(task), workers=cfg.workers, resources=cfg.resources),
     )
     with StepMeter("label texts", num_supervised, "utterances") as meter:
-        engine.run(chunks, stages, commit, partial(set_aside_label, task), cfg, meter.update)
+        engine.run(chunks, stages, commit, partial(set_aside_label, task), cfg, meter)
     outage.check()

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.errors import StorageError, TeacherError, VoxstillError
+from voxstill.core.metrics.figures import ModelFigures
+from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance, language_hash, text_hash
 from voxstill.engine import StageWork
 from voxstill.labelling.answers import checked
@@ -43,6 +45,15 @@ class Transcribe(StageWork):
             self._row(utterance, answers[i] if error is None else error)
             for i, (utterance, error) in enumerate(zip(utterances, payload.errors, strict=True))
         ]
+
+    def figures(self) -> ModelFigures | None:
+        """What the engine of the teacher reports of itself; what goes wrong there is no matter of labels."""
+        ask = getattr(self._teacher, "figures", None)
+        try:
+            return None if ask is None else ask()
+        except Exception as error:
+            log.debug("the teacher has no figures: %s", engine.describe(error))
+            return None
 
     def close(self) -> None:
         """Unload the teacher."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from voxstill.filtering.tuning import TuneResult
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
+    from voxstill.pipeline.control_training import TrainingControlResult
     from voxstill.pipeline.language_model import LanguageModelResult
     from voxstill.pipeline.plan import PlanResult
     from voxstill.pipeline.preview_augmentation import Preview
@@ -140,6 +141,19 @@ def control(cfg: Config, overrides: Sequence[str] = (), *, clear: bool = False) 
     from voxstill.pipeline import control as job_control
 
     return job_control.control(cfg, overrides, clear=clear)
+
+
+def control_training(
+    experiment: str | Path, overrides: Sequence[str] = (), *, clear: bool = False, stop_after_epoch: bool = False
+) -> TrainingControlResult:
+    """Change a running training: add overrides, let it end with its epoch, or with `clear` take all of it back.
+
+    >>> voxstill.control_training("exp/2026-11-20_09-12-44_mine", ["train.steps=9000"]).asked  # doctest: +SKIP
+    {'train': {'steps': 9000}}
+    """
+    from voxstill.pipeline import control_training as training_control
+
+    return training_control.control_training(experiment, overrides, clear=clear, stop_after_epoch=stop_after_epoch)
 
 
 def compare_teachers(

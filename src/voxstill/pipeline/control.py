@@ -12,6 +12,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import Result
 from voxstill.labelling import control as controlling
 from voxstill.labelling import permission
+from voxstill.storage.control import Options, Request, request, requested
 from voxstill.storage.store import Store
 
 
@@ -19,7 +20,7 @@ from voxstill.storage.store import Store
 class ControlResult(Result):
     """What is asked of the labelling jobs of a work folder, since when, and what each job said last."""
 
-    asked: controlling.Options
+    asked: Options
     at: str | None
     jobs: Sequence[controlling.JobStatus]
 
@@ -40,16 +41,16 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
             f"`{work.root}` has no utterances", why="no job can label there", fix="check the name of the folder"
         )
     jobs = controlling.job_statuses(work)
-    asked = controlling.Request() if clear else controlling.requested(work)
+    asked = Request() if clear else requested(work)
     if overrides or clear:
         permission.check_options(asked.set)
         wanted = controlling.merge(asked.set, controlling.parse_overrides(overrides))
         _check(cfg, wanted, jobs)
-        asked = controlling.request(work, wanted)
+        asked = request(work, wanted)
     return ControlResult(asked=asked.set, at=asked.at, jobs=jobs)
 
 
-def _check(cfg: Config, wanted: controlling.Options, jobs: Sequence[controlling.JobStatus]) -> None:
+def _check(cfg: Config, wanted: Options, jobs: Sequence[controlling.JobStatus]) -> None:
     """Raise the ConfigError of the latest job where no job would take the request.
 
     Whoever can write into the work folder can write the status of a job: it is compared with, and no teacher of it is

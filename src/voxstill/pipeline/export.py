@@ -16,7 +16,7 @@ from voxstill.decoding import checkpoint_files, exported
 from voxstill.decoding.exported import ExportedModel
 from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.exporting import card, folder, gate, onnx_files, sherpa, student
+from voxstill.exporting import card, folder, gate, onnx_files, other_files, sherpa, student
 from voxstill.exporting.gate import Gate, GateAudio
 from voxstill.exporting.student import Student
 from voxstill.pipeline import export_audio, export_origin
@@ -24,6 +24,10 @@ from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.tasks import registry
 
 _MOST_SHERPA = 100
+_FEW_EQUAL = 0.9
+"""A smaller share of equal texts in sherpa-onnx is worth a warning."""
+_MOST_COMPARED = 16
+"""Utterances on which the files for other programs are compared with those that were decoded."""
 _FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 
 
@@ -59,7 +63,10 @@ class ExportResult(Result):
             lines.append(f"WER {figures.wer:.2%}")
         if figures.wer_int8 is not None and figures.interval is not None:
             low, high = (100 * value for value in figures.interval)
-            lines.append(f"int8: WER {figures.wer_int8:.2%}, {low:+.2f} to {high:+.2f} points (95 %)")
+            differs = f"WER {figures.wer_int8:.2%}"
+            if figures.wer is None:
+                differs = f"{figures.wer_int8:.2%} of the words of fp32 are others"
+            lines.append(f"int8: {differs}, {low:+.2f} to {high:+.2f} points (95 %)")
         if figures.equal_sherpa is not None:
             lines.append(f"sherpa-onnx = torch: {figures.equal_sherpa:,} of {figures.utterances_sherpa:,} texts")
         return "\n".join([*lines, *([] if self.rejected is None else ["", f"no int8: {self.rejected}"])])
@@ -111,10 +118,14 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
         origin = export_origin.of(cfg, model, checkpoint, audio.utterances)
         with atomic_folder(target) as draft:
             folder.write_models(loaded, model_folder, draft)
-            figures = _passed(cfg, loaded, model_folder, draft, origin.name, weights, audio)
+            manifest = folder.write_manifest(draft, loaded, origin.name, weights, {})
+            gates = _passed(cfg, loaded, model_folder, draft, manifest, audio)
             rejected = None
             if int8:
-                figures, rejected = _with_int8(cfg, loaded, draft, origin.name, weights, audio, figures)
+                folder.write_int8(draft)
+                manifest = folder.write_manifest(draft, loaded, origin.name, weights, {})
+                gates, rejected = _with_int8(cfg, loaded, draft, manifest, audio, gates)
+            figures = _with_sherpa(draft, manifest, audio, gates[0])
             written = {**figures.to_dict(), **({} if rejected is None else {"rejected": rejected})}
             (draft / folder.CARD).write_text(
                 card.render(origin, folder.write_manifest(draft, loaded, origin.name, weights, {}), figures),
@@ -131,36 +142,52 @@ def _local(source: str) -> Path:
     return checkpoint_files.model_folder(source)
 
 
-def _passed(cfg: Config, loaded: Student, source: Path, draft: Path, name: str, weights: str, audio: GateAudio) -> Gate:
-    """What the comparison of the draft with torch, and with sherpa-onnx where it is installed, has shown."""
-    manifest = folder.write_manifest(draft, loaded, name, weights, {})
+def _passed(
+    cfg: Config, loaded: Student, source: Path, draft: Path, manifest: ExportedModel, audio: GateAudio
+) -> list[Gate]:
+    """What the comparison of the draft with torch has shown: a gate for each length of chunks, or one."""
     pieces = loaded.vocabulary.pieces, exported.vocabulary(draft, manifest).pieces
-    first, *others = loaded.chunks_ms or (None,)
-    figures = gate.parity(audio, _recognizer(source, first), _recognizer(draft, first), pieces, cfg)
-    for chunk_ms in others:
+    gates = [
         gate.parity(audio, _recognizer(source, chunk_ms), _recognizer(draft, chunk_ms), pieces, cfg)
+        for chunk_ms in loaded.chunks_ms or (None,)
+    ]
+    other_files.check(draft, manifest, audio.samples[:_MOST_COMPARED])
+    return gates
+
+
+def _with_sherpa(draft: Path, manifest: ExportedModel, audio: GateAudio, figures: Gate) -> Gate:
+    """The figures with those of sherpa-onnx, where it is installed."""
     if not sherpa.is_installed():
         return figures
     texts = sherpa.transcribe(draft, manifest, audio.samples[:_MOST_SHERPA])
     equal = sum(map(str.__eq__, texts, figures.texts))
+    if equal < _FEW_EQUAL * len(texts):
+        log.warning(
+            "export: sherpa-onnx writes other words in %d of %d utterances of %s",
+            *(len(texts) - equal, len(texts), audio.name),
+        )
     return dataclasses.replace(figures, equal_sherpa=equal, utterances_sherpa=len(texts))
 
 
 def _with_int8(
-    cfg: Config, loaded: Student, draft: Path, name: str, weights: str, audio: GateAudio, figures: Gate
-) -> tuple[Gate, str | None]:
-    """The figures with those of int8, and why it is not kept."""
-    folder.write_int8(draft)
-    manifest = folder.write_manifest(draft, loaded, name, weights, {})
-    quantized = exported.int8_of(manifest.main)
-    figures = gate.int8(figures, audio, _recognizer(draft / quantized), cfg)
-    if figures.int8_passes:
-        return figures, None
+    cfg: Config, loaded: Student, draft: Path, manifest: ExportedModel, audio: GateAudio, gates: Sequence[Gate]
+) -> tuple[list[Gate], str | None]:
+    """The gates with the figures of int8, and why it is not kept: it must pass with each length of chunks."""
+    names = map(exported.chunk_encoder, loaded.chunks_ms) if loaded.chunks_ms else [manifest.main]
+    compared = [
+        gate.int8(figures, audio, _recognizer(draft / exported.int8_of(name)), cfg)
+        for figures, name in zip(gates, names, strict=True)
+    ]
+    failed = [figures for figures in compared if not figures.int8_passes]
+    if not failed:
+        other_files.check(draft, manifest, audio.samples[:_MOST_COMPARED])
+        return compared, None
     folder.remove_int8(draft)
-    if figures.interval is None:
-        return figures, f"{audio.name} has no words to compare by"
-    return figures, (
-        f"it may cost {100 * figures.interval[1]:.2f} points of WER (upper end of the 95 % interval), more than"
+    interval = failed[0].interval
+    if interval is None:
+        return compared, f"{audio.name} has no words to compare by"
+    return [failed[0], *compared], (
+        f"it may cost {100 * interval[1]:.2f} points of WER (upper end of the 95 % interval), more than"
         f" {100 * gate.INT8_MARGIN:g}"
     )
 

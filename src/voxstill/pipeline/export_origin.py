@@ -10,13 +10,15 @@ from typing import Any
 
 from voxstill.core import config
 from voxstill.core.config import Config
+from voxstill.core.errors import VoxstillError
 from voxstill.core.records import Utterance
+from voxstill.decoding import checkpoint_files
 from voxstill.evaluation import results
 from voxstill.evaluation.results import StoredResult
 from voxstill.exporting.card import Judged, Origin
 from voxstill.storage.rundir import RunDir
 
-_LICENCE = re.compile(r"^license: *([\w.-]+) *$", re.MULTILINE)
+_LICENCE = re.compile(r"""^license: *["']?([\w.-]+)["']? *$""", re.MULTILINE)
 
 
 def of(cfg: Config, model: str, checkpoint: str | None, utterances: Iterable[Utterance]) -> Origin:
@@ -64,7 +66,7 @@ def _judged(result: StoredResult) -> Judged:
         interval=figures.get("interval"),
         interval_over=figures.get("interval_over"),
         utterances=figures.get("utterances", 0),
-        decoding=results.decoding(figures),
+        decoding=results.decoding_in_full(figures),
     )
 
 
@@ -73,10 +75,12 @@ def _languages(utterances: Iterable[Utterance]) -> list[str]:
 
 
 def _licence(folder: Path) -> str | None:
-    """The licence that the model card in a folder names."""
+    """The licence that the model card in a folder, or of a name on the Hub, names."""
     try:
+        if checkpoint_files.on_hub(str(folder)):
+            folder = checkpoint_files.fetch(str(folder), None, ("README.md",))
         front_matter = (folder / "README.md").read_text(encoding="utf-8").partition("\n---")[0]
-    except (OSError, ValueError):
+    except (OSError, ValueError, VoxstillError):
         return None
     match = _LICENCE.search(front_matter)
     return None if match is None else match[1]

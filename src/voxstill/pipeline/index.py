@@ -10,7 +10,8 @@ from voxstill import engine
 from voxstill.audio import level, read_utterances
 from voxstill.core.config import Config, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.core.records import Normalization, Utterance
 from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
@@ -18,6 +19,7 @@ from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan, speaker_of
 from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.indexing.state import IndexState
+from voxstill.pipeline.marks import marks_children
 from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.redaction import redact_uri
@@ -29,6 +31,7 @@ _FEW = 0.01
 """Share of recordings with clipping or a DC offset that is counted, but no reason for a warning."""
 
 
+@marks_children("index")
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
@@ -162,7 +165,7 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         todo = map(state.with_free_ids, itertools.compress(files, missing))
         chunks = engine.chunks_of(todo, cfg.engine.chunk, item_id, estimated_ms, cfg.engine.chunk_hours * 3_600_000)
         with StepMeter("index", sum(missing), "files") as meter:
-            engine.run(chunks, stages, commit, set_aside, cfg.engine, meter.update)
+            engine.run(chunks, stages, commit, set_aside, cfg.engine, meter)
     for sentence in leaks.warnings():
         log.warning("index: %s", sentence)
     return _finish(cfg, work, state, files, recipe, held, part)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.labelling import consensus, label, permission
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.recipes import finished_utterances
 from voxstill.storage import parts, workdir
 from voxstill.storage.figures import LabelFigures
@@ -18,6 +20,7 @@ from voxstill.teachers import registry
 from voxstill.teachers.consensus import ConsensusTeacher
 
 
+@marks_children("label")
 def label_utterances(
     cfg: Config,
     *,

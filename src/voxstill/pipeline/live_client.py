@@ -41,7 +41,7 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         connection = connect(_address(url), additional_headers=headers)
-    except (OSError, InvalidHandshake, InvalidURI) as error:
+    except (OSError, ValueError, InvalidHandshake, InvalidURI) as error:
         raise ConfigError(
             f"no server answers at {url}",
             why=first_line(error),
@@ -50,7 +50,7 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
     with connection:
         try:
             _Session(connection, words, segment).run(blocks)
-        except ConnectionClosed as error:
+        except (ConnectionClosed, TimeoutError, ValueError) as error:  # it ends, is silent, or speaks no JSON
             raise StorageError(
                 f"the connection to {url} was lost", why=first_line(error), fix="run the command again"
             ) from None

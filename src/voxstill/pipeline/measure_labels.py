@@ -10,7 +10,8 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.core.records import Split
 from voxstill.filtering import measures, reuse
 from voxstill.labelling import alignment
@@ -94,7 +95,7 @@ def _measure(
     stages = (engine.Stage(name="filter", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("filter", len(jobs), "parts") as meter:
         chunks = (engine.Chunk(job.name, (job,)) for job in jobs)
-        engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter.update)
+        engine.run(chunks, stages, commit, measures.set_aside, cfg.engine, meter)
     if part is not None:
         all_parts = planned()  # others have aligned theirs meanwhile
         if not parts.is_finished("filter", part, (job.place for job in left(all_parts))):

@@ -41,9 +41,12 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
         raise ConfigError(f"`{model}` is on the Hub already", why="it is no folder here", fix="give a folder")
     located = exported.locate(model)
     files: dict[str, Path | bytes] = {}
+    listed: Sequence[str] = ()
     if located is not None:
         source = located[0]
-        if faults := exported.faults(source, exported.read(source)):
+        manifest = exported.read(source)
+        listed = [*manifest.files, exported.MANIFEST]
+        if faults := exported.faults(source, manifest):
             raise ConfigError(
                 f"`{source}` is not what was exported",
                 why=", ".join(f"`{file}`: {fault}" for file, fault in faults.items()),
@@ -57,6 +60,13 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
     if source == (run := RunDir(Path(model))).model:
         files |= upload.on_hub(run)
     else:
-        files |= {path.relative_to(source).as_posix(): path for path in sorted(source.rglob("*")) if path.is_file()}
+        names = listed if listed else _names(source)
+        files |= {name: source / name for name in names}
     url = upload.commit(source if located is not None else Path(model), upload.HUB + name, files)
     return PushResult(url=url, files=sorted(files))
+
+
+def _names(source: Path) -> list[str]:
+    """The files of a model folder, without what is hidden: a clone of a repository has its history there."""
+    paths = (path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file())
+    return [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]

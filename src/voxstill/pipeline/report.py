@@ -33,7 +33,7 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.text.normalize import normalizer
 from voxstill.text.normalize import words as split_words
-from voxstill.training import environment, experiment
+from voxstill.training import environment, experiment, segments
 
 KINDS = {"ctc": "FastConformer-CTC", "rnnt": "FastConformer-RNN-T", "tdt": "FastConformer-TDT", "seq2seq": "Whisper"}
 """What a student of each `student.kind` is, where it starts from no checkpoint."""
@@ -160,13 +160,24 @@ def facts_of(
         "steps": steps,
         "metrics": _metrics(run),
         "config": experiment.snapshot(cfg),
-        "environment": experiment.noted(run) or {**environment.versions(), **environment.machine()},
+        "environment": _noted(run) or {**environment.versions(), **environment.machine()},
     }
     if len(rounds) > 1:
         facts["rounds"] = [row.to_dict() for row in rounds]
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)
     return facts | judged_facts(cfg, run)
+
+
+def _noted(run: RunDir) -> Mapping[str, object]:
+    """What the training noted of itself, the changes of its options in words."""
+    changed = {
+        f"{number}, from step {segment.step} on": (segments.describe(segment.changed) or "nothing")
+        + (" (by `voxstill control`)" if segment.requested_at else "")
+        for number, segment in enumerate(segments.of(run), 1)
+    }
+    noted = experiment.noted(run)
+    return {**noted, "segments": changed} if changed else noted
 
 
 def _metrics(run: RunDir) -> list[Mapping[str, Any]]:

@@ -140,6 +140,10 @@ def _keys() -> tuple[list[str], str | None]:
     environment = world.environment()
     api_keys = [key.strip() for key in environment.get(API_KEYS, "").split(",") if key.strip()]
     admin_key = environment.get(ADMIN_KEY, "").strip() or None
+    if environment.get(API_KEYS) and not api_keys:
+        raise ConfigError(
+            f"{API_KEYS} holds no key", why="it has commas and spaces alone", fix="set a key, or remove the variable"
+        )
     for name, keys in ((API_KEYS, api_keys), (ADMIN_KEY, [admin_key or ""])):
         if not all(key.isascii() and key.isprintable() for key in keys):
             raise ConfigError(

@@ -16,12 +16,14 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.monitor import StepMeter, log
+from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.monitor import log
 from voxstill.labelling import alignment
 from voxstill.pipeline import nothing_kept
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.recipes import (
     finished_shards,
     finished_utterances,
@@ -39,6 +41,7 @@ from voxstill.storage.figures import ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
+@marks_children("shard")
 def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it.
 
@@ -61,6 +64,7 @@ def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     return _shard(cfg, shard_recipe(cfg, verdicts), joined, verdicts, own)
 
 
+@marks_children("shard")
 def shard_unlabelled(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance but those of the test split, and those removed, lies in one shard, with no label.
 
@@ -177,7 +181,7 @@ def _write(
     writer = write.ShardWriter(work, prefix, cfg.shard, read_utterances.reading(cfg))
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("shard", len(own - there), "shards") as meter:
-        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter.update)
+        engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter)
     left = set(range(len(sizes))) - count_written()
     finished = part is None or parts.is_finished("shard", part, (f"{index:x}" for index in left))
     if finished:
@@ -254,6 +258,7 @@ def repack_sources(cfg: Config, sources: Sequence[str], *overrides: str) -> Shar
     return repack(config.changed(cfg, source, *REPACK, *overrides))
 
 
+@marks_children("shard")
 def repack(cfg: Config) -> ShardFigures:
     """Shards of everything in the source that has a human text; what is left out is counted by reason."""
     indexed, labelled = index(cfg), label_utterances(cfg)

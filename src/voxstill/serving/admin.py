@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from voxstill.serving.errors import RequestError, in_one_line
 from voxstill.serving.models import Models
 
 _MOST_BYTES = 1 << 16
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Admin:
@@ -29,7 +31,7 @@ class Admin:
         """`POST /admin/switch`: load another version; without a weight it takes over, else it joins the others."""
         body = await _body(request, ("name", "model", "version", "weight"))
         weight = None if body.get("weight") is None else _weight(body["weight"])
-        version = None if body.get("version") is None else _text(body, "version")
+        version = None if body.get("version") is None else _version_name(body)
         try:
             await self._models.switch(_text(body, "name"), _text(body, "model"), weight, version)
         except VoxstillError as error:
@@ -79,6 +81,14 @@ def _text(body: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise RequestError(400, f"`{name}` must be a text", param=name)
     return value
+
+
+def _version_name(body: Mapping[str, object]) -> str:
+    """The name of a new version: it stands in a header of each answer and in the labels of metrics."""
+    name = _text(body, "version")
+    if not _NAME.fullmatch(name):
+        raise RequestError(400, "`version` must be up to 64 of a-z, A-Z, 0-9, `.`, `_` and `-`", param="version")
+    return name
 
 
 def _weight(value: object) -> float:

@@ -99,6 +99,8 @@ class TranscriptionServer:
 
     async def _ready(self, _: Request) -> JSONResponse:
         reason = "draining" if self._is_draining else "ready" if self._is_ready else "loading"
+        if reason == "ready" and not await self._models.have_transcribed_lately():
+            reason = "a model does not answer"
         return JSONResponse({"status": reason}, 200 if reason == "ready" else 503)
 
     async def _metrics(self, _: Request) -> Response:

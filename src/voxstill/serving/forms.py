@@ -16,13 +16,14 @@ from voxstill.serving.errors import RequestError
 
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["word", "segment"]
-MOST_KEYWORDS, MOST_KEYWORD_CHARS = 1000, 200
+MOST_KEYWORDS, MOST_KEYWORD_CHARS, MOST_KEYWORDS_CHARS = 1000, 200, 20_000
+"""How many, how long each, and how long all of them together: what they cost grows with that."""
 _FIELDS = {
     *("file", "model", "language", "languages", "prompt", "response_format", "temperature", "timestamp_granularities"),
     *("include", "chunking_strategy", "stream", "keywords", "known_speaker_names", "known_speaker_references", "seed"),
 }
 """All fields of the API, and `seed`, which vLLM has and which changes nothing where nothing is drawn."""
-_VAD_FIELDS = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
+VAD_FIELDS = ("type", "threshold", "prefix_padding_ms", "silence_duration_ms")
 _NAME = re.compile(r"(?P<name>\w+)(?:\[(?P<key>\w*)\])?")
 
 
@@ -63,12 +64,15 @@ def read_form(form: FormData, segment: Segment) -> TranscriptionForm:
         raise RequestError(400, message, param="stream")
     _refuse_unsupported(values)
     languages = values.get("languages", ())
+    if len(languages) > 1:
+        message = "`languages[]` may hold one language: this server does not choose among several"
+        raise RequestError(400, message, param="languages")
     return TranscriptionForm(
         file=file,
         model=_one(values, "model") or _missing("model"),
         response_format=response_format,
         stream=stream,
-        language=_one(values, "language") or (languages[0] if len(languages) == 1 else None),
+        language=_one(values, "language") or (languages[0] if languages else None),
         keywords=keywords_of(values.get("keywords", ())),
         granularities=granularities,
         logprobs=bool(includes),
@@ -86,6 +90,9 @@ def keywords_of(texts: Sequence[object]) -> tuple[str, ...]:
         if not isinstance(text, str) or len(text) > MOST_KEYWORD_CHARS:
             message = f"a keyword is a text of at most {MOST_KEYWORD_CHARS} characters"
             raise RequestError(400, message, param="keywords")
+    if sum(len(str(text)) for text in texts) > MOST_KEYWORDS_CHARS:
+        message = f"all keywords together are texts of at most {MOST_KEYWORDS_CHARS} characters"
+        raise RequestError(400, message, param="keywords")
     return tuple(dict.fromkeys(" ".join(str(text).split()) for text in texts if str(text).strip()))
 
 
@@ -116,6 +123,8 @@ def _values(form: FormData) -> tuple[Mapping[str, list[str]], IO[bytes]]:
         if isinstance(value, UploadFile):
             if name != "file":
                 raise RequestError(400, f"`{name}` is a file, and must be a text", param=name)
+            if file is not None:
+                raise RequestError(400, "`file` is there twice: send one request for each", param="file")
             file = value.file
         elif name == "file":
             raise RequestError(400, "`file` is a text, and must be a file with a name", param="file")
@@ -202,9 +211,9 @@ def _segment(values: Mapping[str, Sequence[str]], segment: Segment) -> Segment:
         options = json.loads(text or "")
     except (ValueError, RecursionError):
         options = None
-    if not isinstance(options, dict) or options.get("type") != "server_vad" or set(options) - {*_VAD_FIELDS}:
+    if not isinstance(options, dict) or options.get("type") != "server_vad" or set(options) - {*VAD_FIELDS}:
         message = "`chunking_strategy` may be `auto` or an object of the type `server_vad`, with " + ", ".join(
-            f"`{name}`" for name in _VAD_FIELDS[1:]
+            f"`{name}`" for name in VAD_FIELDS[1:]
         )
         raise RequestError(400, message, param="chunking_strategy")
     return vad_segment(options, segment, "chunking_strategy").model_copy(update={"vad": "always"})

@@ -49,6 +49,7 @@ class Models:
         self._random = random.Random(seed)
         self._numbers = itertools.count(1)
         self._draining: dict[asyncio.Task[None], Version] = {}
+        self._loading: set[tuple[str, str]] = set()
 
     @property
     def names(self) -> Sequence[str]:
@@ -67,6 +68,11 @@ class Models:
         """The version with the least audio that waits."""
         versions = (version for route in self._routes.values() for version in route.weights)
         return min(versions, key=lambda version: version.queued_s)
+
+    async def have_transcribed_lately(self) -> bool:
+        """Whether each version that has traffic has transcribed something lately."""
+        versions = [version for route in self._routes.values() for version, weight in route.weights.items() if weight]
+        return all(await asyncio.gather(*(version.has_transcribed_lately() for version in versions)))
 
     def versions(self, name: str) -> Mapping[str, Version]:
         """The versions of a model by their names; RequestError for a model that is not there."""
@@ -131,6 +137,9 @@ class Models:
     def set_shadow(self, name: str, version_name: str | None, share: float) -> None:
         """Let a version transcribe a share of what the others answer, and compare; None ends it."""
         shadow = None if version_name is None else self._named(name, version_name)
+        if shadow is not None and len(self._route(name).weights) == 1:
+            message = f"`{name}` has no other version that `{shadow.name}` could be compared with"
+            raise RequestError(400, message, param="version")
         self._set(name, _Route(self._route(name).weights, shadow, share))
 
     def state(self) -> dict[str, object]:
@@ -179,12 +188,17 @@ class Models:
         version_name = version_name or f"v{next(self._numbers)}"
         taken = self._routes[name].weights if name in self._routes else ()
         draining = [version for version in self._draining.values() if version.model == name]
-        if any(version.name == version_name for version in (*taken, *draining)):
+        is_taken = any(version.name == version_name for version in (*taken, *draining))
+        if is_taken or (name, version_name) in self._loading:
             raise RequestError(400, f"`{name}` has a version `{version_name}` already", param="version")
-        load_recognizer = await asyncio.to_thread(self._opener, source)
-        version = Version(name, version_name, source, load_recognizer, self._metrics)
-        log.info("serve: loading `%s`, %s of %s", source, version_name, name)
-        await version.load()
+        self._loading.add((name, version_name))
+        try:
+            load_recognizer = await asyncio.to_thread(self._opener, source)
+            version = Version(name, version_name, source, load_recognizer, self._metrics)
+            log.info("serve: loading `%s`, %s of %s", source, version_name, name)
+            await version.load()
+        finally:
+            self._loading.discard((name, version_name))
         return version
 
     def _retire(self, versions: Sequence[Version] | Mapping[Version, float]) -> None:

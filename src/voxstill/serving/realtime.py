@@ -31,6 +31,8 @@ from voxstill.streaming.pcm_stream import PcmStream
 PROTOCOL = "realtime"
 GOING_AWAY = 1012
 """The code with which sessions are closed when the server stops: service restart."""
+_AT_ONCE_S = 1
+"""Audio that is resampled and searched for speech at once, while no other client is served: some milliseconds."""
 _MOST_PARTS_WAITING = 4
 """Parts of segments that may wait to be transcribed before no more audio is read."""
 
@@ -108,13 +110,16 @@ class RealtimeSession:
             data = base64.b64decode(audio if isinstance(audio, str) else "!", validate=True)
         except (binascii.Error, ValueError):
             raise RequestError(400, "`audio` must be base64", param="audio") from None
-        version = self._version_of(self._live.segment_open)
-        self._live.partial_every_ms = version.chunk_ms or self._cfg.serve.partial_every_ms
-        await self._tell(self._live.feed(self._pcm.feed(data)))
-        self._changed.set()
-        while self._live.num_waiting > _MOST_PARTS_WAITING:  # the client sends faster than it is transcribed
-            self._answered.clear()
-            await self._answered.wait()
+        num_bytes = 2 * self._options.rate_hz * _AT_ONCE_S
+        for start in range(0, len(data), num_bytes):
+            version = self._version_of(self._live.segment_open)
+            self._live.partial_every_ms = version.chunk_ms or self._cfg.serve.partial_every_ms
+            await self._tell(self._live.feed(self._pcm.feed(data[start : start + num_bytes])))
+            self._changed.set()
+            await asyncio.sleep(0)  # others are served, too
+            while self._live.num_waiting > _MOST_PARTS_WAITING:  # the client sends faster than it is transcribed
+                self._answered.clear()
+                await self._answered.wait()
 
     async def _commit(self) -> None:
         await self._tell(self._live.feed(self._pcm.flush()))

@@ -20,6 +20,7 @@ from voxstill.serving.middleware import Keys
 from voxstill.serving.models import ModelSource, Opener
 
 _KEEP_ALIVE_S = 75
+_BACKLOG = 2048  # that of uvicorn
 _MOST_WS_BYTES = 16 << 20
 
 
@@ -117,6 +118,7 @@ def listening(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(_BACKLOG)  # now: until then another process may bind the same port
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"the server cannot listen at {host}:{port}",

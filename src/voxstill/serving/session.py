@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 from voxstill.core.config import Segment
 from voxstill.serving.errors import RequestError
-from voxstill.serving.forms import keywords_of, vad_segment
+from voxstill.serving.forms import VAD_FIELDS, keywords_of, vad_segment
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 PCM_RATE_HZ, LOWEST_RATE_HZ, HIGHEST_RATE_HZ = 24_000, 8_000, 48_000
 _INPUT = "session.audio.input"
+_OF_ANSWERS = ("create_response", "interrupt_response", "idle_timeout_ms")
+"""Fields of `turn_detection` about answers in speech, which a transcription has none of: clients send them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,7 @@ class SessionOptions:
             options = options._with_turn_detection(inputs["turn_detection"])
         if "include" in fields:
             include = fields["include"] or []
-            if not isinstance(include, list) or set(include) - {LOGPROBS}:
+            if not isinstance(include, list) or any(name != LOGPROBS for name in include):
                 raise RequestError(400, f"`session.include` may hold `{LOGPROBS}`", param="session.include")
             options = replace(options, logprobs=bool(include))
         return options
@@ -78,13 +80,17 @@ class SessionOptions:
     def _with_transcription(self, value: object) -> SessionOptions:
         param = f"{_INPUT}.transcription"
         fields = _mapping(value, param, ("model", "language", "languages", "keywords", "prompt", "delay"))
+        if fields.get("delay") is not None:
+            raise RequestError(400, "`delay` is not supported: words are sent as soon as they are known", param=param)
         if fields.get("prompt"):
             raise RequestError(400, "`prompt` is not supported: give names and terms as `keywords`", param=param)
         languages, keywords = fields.get("languages") or [], fields.get("keywords") or []
         if not isinstance(languages, list) or not isinstance(keywords, list):
             raise RequestError(400, f"`languages` and `keywords` of `{param}` are lists", param=param)
+        if len(languages) > 1:
+            raise RequestError(400, f"`languages` of `{param}` may hold one language", param=param)
         model = fields.get("model", self.model)
-        language = fields.get("language", languages[0] if len(languages) == 1 else self.language)
+        language = fields.get("language", languages[0] if languages else self.language)
         if not isinstance(model, str | None) or not isinstance(language, str | None):
             raise RequestError(400, f"`model` and `language` of `{param}` are texts", param=param)
         kept = keywords_of(keywords) if "keywords" in fields else self.keywords
@@ -95,6 +101,8 @@ class SessionOptions:
         if value is None:
             return replace(self, endpointing=False)
         fields = value if isinstance(value, Mapping) else {}
+        if unknown := [str(name) for name in fields if name not in (*VAD_FIELDS, *_OF_ANSWERS)]:
+            raise RequestError(400, f"`{param}` has no field `{unknown[0][:60]}`", param=param)
         if fields.get("type") != "server_vad":
             raise RequestError(400, f"`{param}.type` must be `server_vad`, or `{param}` null", param=param)
         return replace(self, endpointing=True, segment=vad_segment(fields, self.segment, param))

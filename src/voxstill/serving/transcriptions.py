@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
@@ -26,6 +27,8 @@ from voxstill.serving.uploads import REQUEST_MS, DecodedUpload, UploadDecoder
 from voxstill.serving.versions import Hints, Version
 
 _MOST_FIELDS, _MOST_FIELD_BYTES = 4096, 1 << 16
+_QUICK_S = 0.5
+"""An answer that takes longer is given up where its client leaves."""
 
 
 class Transcriptions:
@@ -40,7 +43,11 @@ class Transcriptions:
         async with AsyncExitStack() as stack:
             form_data = await self._form(request)
             stack.push_async_callback(form_data.close)
-            form = read_form(form_data, self._cfg.segment)
+            return await _while_connected(request, self._answer(request, read_form(form_data, self._cfg.segment)))
+
+    async def _answer(self, request: Request, form: TranscriptionForm) -> Response:
+        """Decode the file of a form, and transcribe it."""
+        async with AsyncExitStack() as stack:
             version = stack.enter_context(self._models.request(form.model))
             request.state.model, request.state.version = version.model, version.name
             hints = hints_for(version, form.language, form.keywords)
@@ -129,6 +136,30 @@ def hints_for(version: Version, language: str | None, keywords: tuple[str, ...])
     if language is not None and language not in version.languages:
         raise RequestError(400, f"`{version.model}` does not know the language `{language[:20]}`", param="language")
     return Hints(language=language, phrases=keywords)
+
+
+async def _while_connected(request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
+    """The answer; where the client leaves before, it is given up: nobody would read it. Most are quicker than that."""
+    answering = asyncio.create_task(answer)
+    tasks: list[asyncio.Task[Any]] = [answering]
+    try:
+        await asyncio.wait(tasks, timeout=_QUICK_S)
+        if not answering.done():
+            tasks.append(asyncio.create_task(_until_left(request)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise RequestError(400, "the client has left")
+        return answering.result()
+    finally:
+        if unfinished := [task for task in tasks if not task.done()]:
+            for task in unfinished:
+                task.cancel()
+            await asyncio.wait(unfinished)
+
+
+async def _until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class _EventStream(StreamingResponse):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import gc
 import math
@@ -30,6 +31,8 @@ _FIRST_SPEED = 10.0
 """Seconds of audio a second, before anything was measured."""
 _SPEED_SHARE = 0.2
 """Weight of the last batch in the mean speed."""
+LATELY_S, PROBE_S = 30.0, 5.0
+"""A version is ready where it has transcribed so lately, or does when it is asked to, within so long."""
 
 
 class ServedRecognizer(Protocol):
@@ -125,6 +128,8 @@ class Version:
         self._closing = False
         self._queued = 0  # samples that wait or are being transcribed
         self._speed = _FIRST_SPEED * RATE_HZ  # samples a second
+        self._last_s = -math.inf  # when it has transcribed last
+        self._probe: concurrent.futures.Future[Hypothesis] | None = None
         self._loaded: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._work, name=f"{model} {name}", daemon=True)
 
@@ -164,15 +169,25 @@ class Version:
         """Whole seconds until what waits now is done, by the speed so far; at least 1 and at most 60."""
         return min(60, max(1, math.ceil(self._queued / self._speed)))
 
+    async def has_transcribed_lately(self) -> bool:
+        """Whether it has transcribed something within `LATELY_S`; an idle one is asked to, with a second of noise."""
+        if time.monotonic() - self._last_s <= LATELY_S:
+            return True
+        if self._probe is None or self._probe.done():
+            self._probe = self.submit(_noise(), Hints(), is_probe=True)
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._probe)), PROBE_S)
+        return time.monotonic() - self._last_s <= LATELY_S
+
     async def transcribe(self, samples_T: Samples, hints: Hints, part: StreamedPart | None = None) -> Hypothesis:
         """Transcribe one utterance, or what is new of a stream, together with others that wait."""
         return await asyncio.wrap_future(self.submit(samples_T, hints, part))
 
     def submit(
-        self, samples_T: Samples, hints: Hints, part: StreamedPart | None = None
+        self, samples_T: Samples, hints: Hints, part: StreamedPart | None = None, *, is_probe: bool = False
     ) -> concurrent.futures.Future[Hypothesis]:
-        """Let an utterance wait for the thread; return what will have its hypothesis."""
-        num_new = len(samples_T) - (0 if part is None else part.stream.num_samples)
+        """Let an utterance wait for the thread; return what will have its hypothesis. A probe counts as no audio."""
+        num_new = 0 if is_probe else len(samples_T) - (0 if part is None else part.stream.num_samples)
         utterance = _Utterance(samples_T, hints, part, num_new)
         with self._wake:
             self._queued += num_new
@@ -219,11 +234,11 @@ class Version:
 
     def _warm_up(self) -> None:
         """Transcribe noise: what is compiled or allocated at the first inference costs no client a second."""
-        noise_T = np.random.default_rng(0).normal(0, 300, RATE_HZ).astype(np.int16)
         for phrases in [(), ("warm",)] if self._recognizer.takes_phrases else [()]:
-            [hypothesis] = self._recognizer.transcribe_batch([noise_T], phrases=phrases)
+            [hypothesis] = self._recognizer.transcribe_batch([_noise()], phrases=phrases)
             if hypothesis.error is not None:
                 raise VoxstillError(f"`{self.source}` transcribes nothing", why=hypothesis.error, fix="try another one")
+        self._last_s = time.monotonic()
 
     def _advance(self, utterances: Sequence[_Utterance]) -> None:
         """All streams at once: each has a chunk or two."""
@@ -267,9 +282,17 @@ class Version:
             for utterance in batch:
                 utterance.future.set_exception(error)
             return
+        self._last_s = time.monotonic()
         for utterance, hypothesis in zip(batch, hypotheses, strict=True):
             utterance.future.set_result(hypothesis)
         num_samples = sum(utterance.num_new for utterance in batch)
+        if not num_samples:  # a probe, or parts of streams without anything new
+            return
         self._speed += _SPEED_SHARE * (num_samples / max(time.perf_counter() - start_s, 1e-6) - self._speed)
         self._metrics.batch.labels(self.model, self.name).observe(len(batch))
         self._metrics.audio_s.labels(self.model, self.name).inc(pcm.samples_to_s(num_samples))
+
+
+def _noise() -> Samples:
+    """A second of faint noise."""
+    return np.random.default_rng(0).normal(0, 300, RATE_HZ).astype(np.int16)

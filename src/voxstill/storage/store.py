@@ -186,9 +186,9 @@ class Store:
             raise storage_error("read", self.uri(key), error) from None
         return True
 
-    def read_json(self, key: str) -> dict[str, object] | None:
+    def read_json(self, key: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, object] | None:
         """The object in `key`, None where there is none; DataError where it is no JSON object, or too long a one."""
-        data = self.read_or_none(key, MAX_JSON_BYTES)
+        data = self.read_or_none(key, max_bytes)
         if data is None:
             return None
         try:

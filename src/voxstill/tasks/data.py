@@ -84,6 +84,7 @@ class Corpus:
         self._sampling_rate = self._train.sampling_rate(cfg.plan)
         self._dev_texts = {self._dev.id_of(row): normalize(self._dev.text_of(row)) for row in range(len(self._dev))}
         self._loader: Loader | None = None
+        self._workers = cfg.train.loader_workers
         self._last: tuple[tuple[int, bool], EpochPlan] | None = None
 
     @staticmethod
@@ -116,11 +117,14 @@ class Corpus:
         """Hours of each data set in an epoch, with repetitions."""
         return self._train.hours_by_dataset(plan)
 
-    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
-        """What `make` makes of this rank's batches of each step from `first` on, ahead of time."""
+    def steps(
+        self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared], workers: int | None = None
+    ) -> Iterator[Prepared]:
+        """What `make` makes of this rank's batches of each step from `first` on, ahead of time, by so many workers."""
         self._close()
+        self._workers = self._workers if workers is None else workers
         batches = Batches(self._train, plan, rank=self._rank, ranks=self._ranks, cache_dir=self._cache_dir)
-        self._loader = Loader(batches, first=first, workers=self._cfg.train.loader_workers, make=make)
+        self._loader = Loader(batches, first=first, workers=self._workers, make=make)
         return iter(self._loader)
 
     @property

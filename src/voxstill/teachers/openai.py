@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
+import time
 import urllib.request
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +22,10 @@ from voxstill.audio import codec
 from voxstill.core import world
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.metrics.figures import ModelFigures
 from voxstill.core.records import Word
 from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
+from voxstill.teachers.vllm_figures import ServerStats
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -32,6 +36,8 @@ RETRIED_STATUSES = (408, 409, 425, 429, *range(500, 600))
 """HTTP statuses that are retried: what they say may pass."""
 REFUSED_STATUSES = (401, 402, 403, 404, 405)
 """HTTP statuses that no clip can cause: the key, the bill, the address or the model is wrong."""
+STATS_INTERVAL_S, STATS_TIMEOUT_S = 5.0, 2.0
+"""How often the metrics of the server are read, and how long that may take."""
 MAX_UNANSWERED = 8
 """After so many unanswered clips in a row the server is taken for down."""
 
@@ -160,13 +166,46 @@ class OpenAITeacher:
         self._http = limited_http.limited(manager)
         self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix="ask")
         self._unanswered: deque[bool] = deque(maxlen=MAX_UNANSWERED)
+        parts = urlsplit(self.options.base_url)
+        self._server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._stats = ServerStats(self._server)
+        self._stats_thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._figures: ModelFigures | None = None
+        self._next_stats_s = 0.0
 
     def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
         """Transcribe clips in parallel; one result per clip, in order. TeacherError where the server is down."""
+        now_s = time.monotonic()
+        if now_s >= self._next_stats_s:  # while the server works on them
+            self._next_stats_s = now_s + STATS_INTERVAL_S
+            self._stats_thread.submit(self._read_stats)
         return list(self._threads.map(self._transcribe, clips))
+
+    def figures(self) -> ModelFigures | None:
+        """What the server showed of itself, where it is one of vLLM; None of others."""
+        return self._figures
+
+    def _read_stats(self) -> None:
+        """Read the metrics of the server, without the key; one that has none of vLLM's is not asked again."""
+        from urllib3 import exceptions
+
+        from voxstill.teachers.limited_http import AnswerTooLargeError
+
+        try:
+            response = self._http.request(
+                "GET", f"{self._server}/metrics", headers={}, redirect=False, retries=False, timeout=STATS_TIMEOUT_S
+            )
+            self._figures = self._stats.read(_text(response)) if response.status == 200 else None
+        except exceptions.HTTPError:  # it has too much to do: the next time
+            return
+        except (AnswerTooLargeError, ValueError):
+            self._figures = None
+        if self._figures is None:
+            self._next_stats_s = math.inf
 
     def close(self) -> None:
         """Close the connections."""
+        self._stats_thread.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(cancel_futures=True)
         self._http.clear()
 

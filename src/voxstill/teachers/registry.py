@@ -103,5 +103,5 @@ TEACHERS: Registry[type[Teacher]] = Registry(
     package="voxstill.teachers",
     group="voxstill.teachers",
     misfit=_misfit,
-    other_files=("limited_http", "registry", "teacher"),
+    other_files=("limited_http", "registry", "teacher", "vllm_figures"),
 )

@@ -6,7 +6,8 @@ teacher runs on and the extra of voxstill that installs it. Its `Options` are th
 may also set how many calls of `transcribe_batch` run at once, in threads: `calls_at_once: ClassVar[int] = 2` keeps an
 engine with continuous batching full, since one chunk begins while another ends. The default is one. A teacher with a
 grammar can have a method `without_grammar`: it returns the same teacher for free speech, which `voxstill run` judges
-too, or None where there is none.
+too, or None where there is none. One whose engine reports figures of itself can have a method `figures`, asked for
+after each batch: it returns a `core.metrics.figures.ModelFigures`, or None.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import os
 import re
+import socket
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +26,11 @@ from pydantic import JsonValue, field_validator
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
 from voxstill.core.errors import ConfigError, TeacherError
+from voxstill.core.metrics.figures import ModelFigures
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ, Finish, fingerprint
 from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
+from voxstill.teachers.vllm_figures import EngineStats
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, PromptType, SamplingParams
@@ -123,6 +126,7 @@ class VllmTeacher:
     def __init__(self, options: VllmOptions) -> None:
         self.options = options
         self._engine: Any = None
+        self._stats = EngineStats("")
 
     def revision(self) -> str:
         """Name and commit on the Hub, or a hash of the files of a folder."""
@@ -177,6 +181,10 @@ class VllmTeacher:
         """Transcribe clips; one result per clip, in order. A clip that vLLM refuses is a result with its error."""
         return self._run(self._transcribe_all(clips))
 
+    def figures(self) -> ModelFigures:
+        """What the engine has reported of itself since it was asked last."""
+        return self._stats.take()
+
     def close(self) -> None:
         """Stop the engine and its processes."""
         self._run(self._stop())
@@ -212,7 +220,8 @@ class VllmTeacher:
         more: dict[str, Any] = {"limit_mm_per_prompt": {}, **self.options.engine}
         more["limit_mm_per_prompt"] = {"audio": 1, **more["limit_mm_per_prompt"]}
         args = vllm.AsyncEngineArgs(**engine_options, **more, disable_log_stats=True)
-        self._engine = vllm.AsyncLLMEngine.from_engine_args(args)
+        self._stats = EngineStats(f"{socket.gethostname()} {os.getpid()}")
+        self._engine = vllm.AsyncLLMEngine.from_engine_args(args, stat_loggers=[lambda *_, **__: self._stats])
         config = self._engine.model_config
         kind = get_model_cls(config)
         self._recogniser: Any = kind if supports_transcription(kind) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from voxstill.text.lm import Automaton, Graph
@@ -27,35 +28,33 @@ def build_phrase_boost(texts: Iterable[str], weight: float) -> PhraseBoost:
     and Corasick 1975, with weights as in k2's context graph).
     """
     spellings = sorted({tuple(START + START.join(text.split()) + START) for text in texts if text.split()})
-    alphabet = sorted({character for chars in spellings for character in chars})
-    ids = {character: id_ for id_, character in enumerate(alphabet, 1)}
-    partial_score: dict[tuple[str, ...], float] = {(): 0.0}
-    full_score: dict[tuple[str, ...], float] = {}
-    for chars in spellings:
-        full_score[chars] = weight * (chars.count(START) - 1)
-        for length in range(1, len(chars)):
-            share = full_score[chars] * (length - 1) / (len(chars) - 1)
-            partial_score[chars[:length]] = max(partial_score.get(chars[:length], 0.0), share)
-
-    def longest_suffix(chars: Sequence[str]) -> tuple[str, ...]:
-        """The longest proper suffix that is a prefix of a phrase."""
-        suffixes = (tuple(chars[start:]) for start in range(1, len(chars) + 1))
-        return next(suffix for suffix in suffixes if suffix in partial_score or suffix in full_score)
-
-    def prefix_score(chars: tuple[str, ...]) -> float:
-        """What has been added for the longest unfinished phrase."""
-        return partial_score[chars] if chars in partial_score else prefix_score(longest_suffix(chars))
-
-    def completed_score(chars: tuple[str, ...]) -> float:
-        """Sum of the scores of the phrases that end here."""
-        return full_score.get(chars, 0.0) + (completed_score(longest_suffix(chars)) if chars else 0.0)
-
+    ids = {character: id_ for id_, character in enumerate(sorted({*chain.from_iterable(spellings)}), 1)}
     graph = Graph()
     for id_ in (OTHER, *ids.values()):
         graph.add([id_], 0.0, 0.0)
-    for chars in sorted({*partial_score, *full_score} - {()}, key=len):
-        weight_of_arc = prefix_score(chars) + completed_score(chars) - partial_score[chars[:-1]]
-        backoff = prefix_score(longest_suffix(chars)) - prefix_score(chars)
-        graph.add([ids[character] for character in chars], weight_of_arc, backoff)
+    partial_score: dict[int, float] = {0: 0.0}  # by state: of what can go on to a phrase
+    full_score: dict[int, float] = {}
+    before: dict[int, int] = {}  # the state with one character less
+    # all phrases a character at a time, so that what a text backs off to is there before
+    ends = [(chars, 0) for chars in spellings]
+    for length in range(1, max(map(len, spellings), default=0) + 1):
+        ends = [(chars, state) for chars, state in ends if len(chars) >= length]
+        for number, (chars, state) in enumerate(ends):
+            next_state = graph.after(state, ids[chars[length - 1]])
+            before[next_state], ends[number] = state, (chars, next_state)
+            full = weight * (chars.count(START) - 1)
+            if length == len(chars):
+                full_score[next_state] = full
+            else:
+                share = full * (length - 1) / (len(chars) - 1)
+                partial_score[next_state] = max(partial_score.get(next_state, 0.0), share)
+    # by state: what was added for the longest unfinished phrase, and the sum of the phrases that end there
+    unfinished, completed = {0: 0.0}, {0: 0.0}
+    for state in sorted(before):  # shorter ones first
+        suffix = graph.shorter[state] if graph.shorter[state] in unfinished else 0
+        unfinished[state] = partial_score.get(state, unfinished[suffix])
+        completed[state] = full_score.get(state, 0.0) + completed[suffix]
+        graph.weight[state] = unfinished[state] + completed[state] - partial_score[before[state]]
+        graph.backoff[state] = unfinished[suffix] - unfinished[state]
     automaton = graph.automaton()
     return PhraseBoost(ids, automaton, graph.nodes[0, ids[START]] if ids else 0)

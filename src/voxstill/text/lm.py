@@ -251,18 +251,21 @@ class Graph:
 
         A missing prefix (SRILM leaves some out) is added with the weight that backing off gives.
         """
-        state, last = 0, len(words) - 1
-        for position, word in enumerate(words):
-            next_state = self.nodes.get((state, word))
-            if next_state is None:
-                backoff_weight, shorter = self._back_off(self.shorter[state], word) if state else (0.0, 0)
-                next_state = self.nodes[state, word] = len(self.weight)
-                self.weight.append(self.backoff[state] + backoff_weight)
-                self.backoff.append(0.0)
-                self.shorter.append(shorter)
-            state = next_state
-            if position == last:
-                self.weight[state], self.backoff[state] = weight, backoff
+        state = 0
+        for word in words:
+            state = self.after(state, word)
+        self.weight[state], self.backoff[state] = weight, backoff
+
+    def after(self, state: int, word: int) -> int:
+        """The state after a word in a state; where there is none yet it is added, with the weight of backing off."""
+        next_state = self.nodes.get((state, word))
+        if next_state is None:
+            backoff_weight, shorter = self._back_off(self.shorter[state], word) if state else (0.0, 0)
+            next_state = self.nodes[state, word] = len(self.weight)
+            self.weight.append(self.backoff[state] + backoff_weight)
+            self.backoff.append(0.0)
+            self.shorter.append(shorter)
+        return next_state
 
     def _back_off(self, state: int, word: int) -> tuple[float, int]:
         backoff_weight = 0.0

@@ -7,6 +7,7 @@ from voxstill.core.config import Config, Decode
 from voxstill.core.errors import ConfigError
 from voxstill.text import jsgf
 from voxstill.training import changes, parallel, upload
+from voxstill.training.budget import check_schedule
 
 
 def check(cfg: Config) -> None:
@@ -17,29 +18,11 @@ def check(cfg: Config) -> None:
     """
     if cfg.train.upload:
         upload.check(cfg.train.upload)
-    limits = (cfg.train.steps, cfg.train.epochs, cfg.train.max_minutes)
-    if all(limit is None for limit in limits):
-        raise ConfigError(
-            "the training has no end",
-            why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
-            fix="set one of them",
-        )
+    check_schedule(cfg.train)
     _check_student(cfg)
     _check_distillation(cfg)
     _check_exports(cfg)
     _check_decoding(cfg)
-    if cfg.train.seed_mode == "debug" and cfg.train.max_minutes is not None:
-        raise ConfigError(
-            "`train.seed_mode: debug` cannot follow a clock",
-            why="`train.max_minutes` makes the schedule depend on the speed of the machine",
-            fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
-        )
-    if cfg.train.lr * cfg.train.weight_decay >= 1:
-        raise ConfigError(
-            f"`train.weight_decay: {cfg.train.weight_decay:g}` leaves nothing of a weight",
-            why=f"each step takes away its product with `train.lr: {cfg.train.lr:g}`, as a share: 1 or more",
-            fix="set one of them lower; 0.002 and 0.01 are the defaults",
-        )
     ranks = world.ranks()
     cfg, num = (parallel.with_ranks(ranks, cfg), ranks.num) if ranks else (cfg, cfg.train.devices)
     if cfg.plan.batches_per_step % num:

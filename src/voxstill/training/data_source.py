@@ -20,8 +20,13 @@ class Data(Protocol):
         """The batches of an epoch."""
         ...
 
-    def steps(self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared]) -> Iterator[Prepared]:
-        """What `make` makes of this rank's batches of each step from `first` on, ahead of time in a thread."""
+    def steps(
+        self, plan: EpochPlan, first: int, make: Callable[[int, list[Batch]], Prepared], workers: int | None = None
+    ) -> Iterator[Prepared]:
+        """What `make` makes of this rank's batches of each step from `first` on, ahead of time in a thread.
+
+        So many `workers` read them, or as many as `train.loader_workers` said at the start.
+        """
         ...
 
     def replaced(self) -> int:

@@ -88,7 +88,7 @@ def _settings(run: RunDir, cfg: Train, *, is_stepped: bool, overflows: bool) -> 
     """The options to change: what the last segment has changed, else the precision or the learning rate."""
     from voxstill.training import segments
 
-    last = next(reversed(segments.of(run)), None)
+    last = next((segment for segment in reversed(segments.of(run)) if segment.requested_at is None), None)
     changed = {} if last is None else {name: before for name, (before, _) in last.changed.items()}
     if suspects := {name: before for name, before in changed.items() if name not in _LENGTH}:
         return suspects

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from voxstill.core import world
+from voxstill.core import heartbeat, run_mark, world
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, Interrupted
-from voxstill.core.monitor import log, start_logging
+from voxstill.core.monitor import describing, log, log_to, start_logging
 from voxstill.data.plan import EpochPlan, dropped_in_words
 from voxstill.nn import students
 from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import checkpoint, loop, owner, parallel, segments, upload
+from voxstill.training import checkpoint, loop, metrics, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, named, note, open_run, with_defaults, write_whole
@@ -94,20 +96,43 @@ def _launch(
         return done
     if cfg.train.launcher == "ray" or cfg.train.devices > 1:
         owner.check_free(run, command)
+    with _marked(run, command):
+        _train(cfg, run, shards, build, command)
+    return finished_summary(run) or _stopped(run)
+
+
+def _marked(run: RunDir, command: str) -> AbstractContextManager[None]:
+    """What this process starts is of this experiment."""
+    return run_mark.marked(command, str(run.path.absolute()))
+
+
+def _train(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, command: str) -> None:
+    """Train in as many processes as there are devices: this one, or others that it waits for."""
     if cfg.train.launcher == "ray":
         from voxstill.training import cluster  # Ray is not where one machine trains
 
         run = RunDir(run.path.absolute())
-        cluster.train(
-            functools.partial(_on_ray, cfg, run, shards, build, Path.cwd(), command), cfg.train.devices, cfg.engine
-        )
-        return finished_summary(run) or _stopped(run)
+        with _followed(run):
+            cluster.train(
+                functools.partial(_on_ray, cfg, run, shards, build, Path.cwd(), command), cfg.train.devices, cfg.engine
+            )
+        return
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
-    with parallel.raise_rank_error(run, cfg.train.devices):
+    follows = _followed(run) if cfg.train.devices > 1 else metrics.serving(run)
+    with parallel.raise_rank_error(run, cfg.train.devices), follows:
         prefix = _prefix(shards)
         fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, prefix=prefix, build=build, command=command))
-    return finished_summary(run) or _stopped(run)
+
+
+@contextlib.contextmanager
+def _followed(run: RunDir) -> Iterator[None]:
+    """Around ranks that are processes of their own: their metrics are served here, and this process says nothing while
+    they make steps."""
+    with metrics.serving(run) as served, contextlib.ExitStack() as stack:
+        if served is not None:
+            stack.enter_context(describing(served.status))
+        yield
 
 
 def _open(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str) -> RunDir:
@@ -133,7 +158,8 @@ def _as_one_of(
     run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: opened().path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
-        _train_rank(fabric, cfg, run, _prefix(shards), build, command)
+        with _marked(run, command), metrics.serving(run):
+            _train_rank(fabric, cfg, run, _prefix(shards), build, command)
     summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
     torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort
     return summary
@@ -187,13 +213,17 @@ def train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Bui
 
 
 def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, command: str) -> None:
-    if not log.handlers or fabric.global_rank > 0:  # a process of its own; one of them tells what all do
-        start_logging("info" if fabric.global_rank == 0 else "warning")
+    is_first, is_own_process = fabric.global_rank == 0, not log.handlers
+    if is_own_process or not is_first:  # one of them tells what all do
+        start_logging("info" if is_first else "warning", cfg.monitor.log_format)
     world.pin_threads(cfg.train.threads)
     world.reuse_freed_memory()
     torch.set_num_threads(cfg.train.threads)
     torch.use_deterministic_algorithms(cfg.train.seed_mode == "debug", warn_only=True)
-    with owner.owned(fabric, run, command) as check_owned:
+    with contextlib.ExitStack() as stack:
+        if is_own_process and is_first:
+            stack.enter_context(heartbeat.running(command))
+        check_owned = stack.enter_context(owner.owned(fabric, run, command))
         _train_owned(fabric, cfg, run, prefix, build, check_owned, command)
 
 
@@ -207,7 +237,7 @@ def _train_owned(
     command: str,
 ) -> None:
     first = fabric.global_rank == 0
-    handler = _log_to(run.log) if first else None
+    handler = log_to(run.log) if first else None
     try:
         setup = build(fabric, cfg, run, Store(cfg.work), prefix)
         model, data = setup.model, setup.data
@@ -259,6 +289,7 @@ def _summary(run: RunDir, setup: TrainingSetup, state: state_file.State, plan: E
         replaced=state.replaced,
         utterances=len(plan.order),
         dropped=dict(plan.dropped),
+        segments=segments.of(run) or None,
     )
 
 
@@ -269,10 +300,3 @@ def _log_dropped(plan: EpochPlan) -> None:
         level = logging.WARNING if num > _MANY_DROPPED * num_all else logging.INFO
         reasons = dropped_in_words(plan.dropped)
         log.log(level, "train: %s of %s utterances are in no batch: %s", f"{num:,}", f"{num_all:,}", reasons)
-
-
-def _log_to(path: Path) -> logging.Handler:
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
-    log.addHandler(handler)
-    return handler

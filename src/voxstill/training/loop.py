@@ -25,6 +25,7 @@ from voxstill.training.budget import Budget
 from voxstill.training.data_source import Data
 from voxstill.training.exports import Exports
 from voxstill.training.guard import Guard, MemoryGuard
+from voxstill.training.live_options import LiveOptions
 from voxstill.training.meter import Meter
 from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
@@ -77,8 +78,9 @@ class _Trainer:
         command: str,
     ) -> None:
         self._fabric, self._model, self._task, self._data = fabric, model, task, data
-        self._cfg, self._run, self._budget, self._frozen = cfg, run, budget, frozen
+        self._run, self._frozen = run, frozen
         self._check_owned, self._exports, self._command = check_owned, exports, command
+        self._options = LiveOptions(fabric, run, cfg, budget, check_owned)
         if cfg.train.activation_checkpointing:
             parallel.checkpoint_activations(model)
         if cfg.train.compile:
@@ -103,6 +105,14 @@ class _Trainer:
         self._is_sound, self._is_judged_next, self._is_saved_next = True, False, False
         self._is_stepped = False
 
+    @property
+    def _cfg(self) -> Config:
+        return self._options.cfg
+
+    @property
+    def _budget(self) -> Budget:
+        return self._options.budget
+
     def _resumed(self) -> State:
         """The state of the newest whole checkpoint, which model, optimizer and average are brought to; else a new one.
 
@@ -110,8 +120,10 @@ class _Trainer:
         """
         folder = parallel.broadcast_from_rank0(self._fabric, lambda: checkpoint.newest(self._run))
         if folder is None:
+            self._options.resume(State())
             return State()
         state = checkpoint.load(folder, self._model, self._optimizer, self._average)
+        self._options.resume(state)
         begun = parallel.broadcast_from_rank0(self._fabric, lambda: segments.begun_since(self._run, state.step))
         if begun:
             state.stale = 0  # what ended the training before, by `train.patience`, does not end this segment
@@ -129,8 +141,10 @@ class _Trainer:
             Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
             Progress("train", 1.0, "", done=self._progress()) as bar,
             self._profiler,
+            self._options,
             self._waits,
         ):
+            self._options.take(state, True, self._last_step)
             self._frozen.set_modes(0.0)
             self._meter.flops_per_s = self._probe()
             while self._progress() < 1:
@@ -213,7 +227,7 @@ class _Trainer:
             progress = self._budget.progress(steps_before + k, state.seconds)
             return prepare_step(self._fabric, self._task, batches, progress, cfg.seed, steps_before + k)
 
-        steps = iter(self._data.steps(plan, state.step_in_epoch, prepare))
+        steps = iter(self._data.steps(plan, state.step_in_epoch, prepare, cfg.train.loader_workers))
         while state.step_in_epoch < plan.steps:
             if (progress := self._progress()) >= 1:
                 break
@@ -225,7 +239,9 @@ class _Trainer:
                     step = next(steps)
                 context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
                 norm, sums = self._step(step, context, start, signals)
-            loss, stops = sums.pop("loss"), bool(sums.pop("stops"))
+            loss, stops, is_asked = sums.pop("loss"), bool(sums.pop("stops")), bool(sums.pop("asks"))
+            learning_rate = self._optimizer.param_groups[0]["lr"]
+            watchdog.note(**self._meter.of_rank(state, loss, norm, learning_rate, self._progress()))
             self._report(step, loss if self._is_sound else None, sums, norm, progress, bar)
             state.error = None
             self._is_judged_next = self._is_judged_next or state.step % cfg.train.validate_every == 0
@@ -240,13 +256,21 @@ class _Trainer:
                 self._save()
             if stops:
                 return True
+            if self._options.is_due(state.step, is_asked):
+                self._options.take(state, is_asked, self._last_step)
+                break  # with other options the data loader begins anew, as where a training is resumed
         self._end_epoch()
         return False
+
+    def _last_step(self) -> int:
+        """The step that this epoch ends with."""
+        state = self._state
+        return state.step - state.step_in_epoch + self._data.plan(state.epoch, ascending=state.ascending).steps
 
     def _end_epoch(self) -> None:
         """Go on to the next epoch where all steps are made, also after a kill between the last step and this."""
         state = self._state
-        if state.step_in_epoch and state.step_in_epoch >= self._data.plan(state.epoch, ascending=state.ascending).steps:
+        if state.step_in_epoch and state.step >= self._last_step():
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
 
     def _step(
@@ -254,7 +278,8 @@ class _Trainer:
     ) -> tuple[float, dict[str, float]]:
         """Make one step that began at `start`; return the norm of its gradients, and its figures over all ranks.
 
-        The figures hold `loss`, and `stops`, which is not 0 where a signal has reached a rank.
+        The figures hold `loss`; `stops`, which is not 0 where a signal has reached a rank; and `asks`, which is not 0
+        where options are requested.
         """
         cfg, state, progress = self._cfg, self._state, context.progress
         for group in self._optimizer.param_groups:
@@ -270,6 +295,7 @@ class _Trainer:
                 **figures,
                 "loss": loss,
                 "stops": signals.caught is not None,
+                "asks": self._options.is_asked,
                 "replaced": self._data.replaced(),
                 "seconds": self._is_first * (self._seconds + time.perf_counter() - start),
             },
@@ -337,6 +363,7 @@ class _Trainer:
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
+            self._meter.answer = self._options.answer()
             self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, self._waits.line())
 
 

@@ -21,10 +21,15 @@ class Meter:
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
+        self._waited_s = 0.0  # before the line to come
+        self.audio_s = 0.0
+        """Audio that this rank has trained on."""
         self._num = self._tokens = 0
         self._num_steps, self._first_end_s = 0, 0.0
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio."""
+        self.answer: Mapping[str, object] | None = None
+        """What became of a request to change options, for the line to come."""
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -40,7 +45,9 @@ class Meter:
         if self._num_steps == 1:
             self._first_end_s = time.perf_counter()
         for batch in batches:
-            self._audio_s += pcm.samples_to_s(self._ranks * float(batch.audio_len_B.sum()))
+            audio_s = pcm.samples_to_s(float(batch.audio_len_B.sum()))
+            self.audio_s += audio_s
+            self._audio_s += self._ranks * audio_s
             self._padded_s += pcm.samples_to_s(self._ranks * batch.audio_BT.numel())
             self._tokens += self._ranks * int(batch.token_len_B.sum())
         if loss is None:
@@ -56,9 +63,31 @@ class Meter:
         elapsed_s = time.perf_counter() - self._first_end_s
         return (self._num_steps - 1) / elapsed_s if self._num_steps > 1 else 0.0
 
+    @property
+    def data_wait_s(self) -> float:
+        """Time that this rank has waited for data."""
+        return self._waited_s + self.waiting.seconds
+
+    def of_rank(
+        self, state: State, loss: float, norm: float, learning_rate: float, progress: float
+    ) -> dict[str, float]:
+        """The figures of a step for `watchdog.RankState`, also of one that was skipped."""
+        return {
+            "loss": loss,
+            "grad_norm": norm,
+            "lr": learning_rate,
+            "audio_s": self.audio_s,
+            "data_wait_s": self.data_wait_s,
+            "skipped": state.skipped,
+            "replaced": state.replaced,
+            "epoch": state.epoch,
+            "progress": progress,
+        }
+
     def write(self, state: State, norm: float, lr: float, progress: float, waits: Mapping[str, float]) -> None:
         """One line of means since the line before, with the shares of the time that `waits` has."""
-        elapsed = time.perf_counter() - self._since
+        elapsed, waited_s = time.perf_counter() - self._since, self.waiting.take()
+        self._waited_s += waited_s
         row = {
             "step": state.step,
             "epoch": state.epoch,
@@ -70,12 +99,13 @@ class Meter:
             "audio_seconds_per_second": self._audio_s / elapsed,
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
-            "data_wait": self.waiting.take() / elapsed,
+            "data_wait": waited_s / elapsed,
             **waits,
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
             "skipped": state.skipped,
             "replaced": state.replaced,
             "seconds": state.seconds,
+            **({} if self.answer is None else {"control": self.answer}),
         }
         self._emit(row, state, "train")
         self._since = time.perf_counter()

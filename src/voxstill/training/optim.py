@@ -19,18 +19,20 @@ BETAS = (0.9, 0.98)
 def lr_at(progress: float, cfg: Train) -> float:
     """Learning rate at `progress` in [0, 1]: linear rise, a plateau, and a fall to `final_lr` of the peak.
 
-    `tri_stage` falls exponentially, as in Baevski et al., "wav2vec 2.0" (2020), appendix B.
+    The peak is `lr` times `lr_factor`. `tri_stage` falls exponentially, as in Baevski et al., "wav2vec 2.0" (2020),
+    appendix B.
     """
+    peak = cfg.lr * cfg.lr_factor
     if progress < cfg.warmup:
-        return cfg.lr * max(progress / cfg.warmup, 1e-3)
+        return peak * max(progress / cfg.warmup, 1e-3)
     start = max(cfg.warmup, cfg.hold)
     if progress <= start or start >= 1:
-        return cfg.lr
+        return peak
     fallen = min((progress - start) / (1 - start), 1.0)
     if cfg.schedule == "tri_stage":
-        return cfg.lr * float(cfg.final_lr**fallen)
+        return peak * float(cfg.final_lr**fallen)
     fall = 0.5 * (1 + math.cos(math.pi * fallen))
-    return cfg.lr * (cfg.final_lr + (1 - cfg.final_lr) * fall)
+    return peak * (cfg.final_lr + (1 - cfg.final_lr) * fall)
 
 
 def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:

@@ -1,6 +1,7 @@
 """A training that goes on with other options: each change begins a segment, which `environment.json` notes.
 
-`config.yaml` is that of the last segment, and `config.segment=N.yaml` those before it.
+A command changes them when it goes on with the experiment, or a request while it trains. `config.yaml` is what the last
+command said, and `config.segment=N.yaml` what those before it did: a request is noted as a segment alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,22 +19,16 @@ from voxstill.core import config
 from voxstill.core.config import Config, differences
 from voxstill.core.errors import ConfigError, TrainingError
 from voxstill.core.monitor import log
+from voxstill.storage.control import REQUEST
 from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, experiment
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
+from voxstill.training.control import with_segment
+from voxstill.training.summary import Segment
 
 if TYPE_CHECKING:
     from voxstill.storage.figures import ShardFigures
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of a training after the first: its first step, and the changed options with their values before and
-    after."""
-
-    step: int
-    changed: Mapping[str, tuple[object, object]]
 
 
 _ORDER = ("plan.", "augment.")
@@ -44,8 +38,11 @@ _SEGMENTS = pydantic.TypeAdapter(list[Segment])
 
 
 def changes(run: RunDir, cfg: Config) -> dict[str, tuple[object, object]]:
-    """The options of a configuration that differ from those of the last segment, as they were and as they are."""
-    before = config.load_snapshot(str(run.config))
+    """The options of a configuration that differ from what the last command said, as they were and as they are."""
+    return _differences(run, config.load_snapshot(str(run.config)), cfg)
+
+
+def _differences(run: RunDir, before: Config, cfg: Config) -> dict[str, tuple[object, object]]:
     names = ("student", "plan", "augment", "train", *(["pretrain"] if experiment.is_pretraining(run) else []))
     changed: dict[str, tuple[object, object]] = {}
     if before.seed != cfg.seed:
@@ -99,6 +96,7 @@ def begin(
             fix="leave out `--continue`: a new experiment begins",
         )
     state = _state(run, start)
+    changed = _differences(run, _at(run, state.step), cfg)
     if Budget.of(cfg.train, _NO_EPOCH_ENDS).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
             f"`{run.path}` has nothing left to do",
@@ -108,13 +106,30 @@ def begin(
     if start is not None:
         checkpoint.go_back(run, start, cfg.train)
     _note(run, cfg, experiment.recipe_of(run, settings), state.step, changed)
+    if (request := run.path / REQUEST).exists():
+        request.unlink()
+        log.info("train: what `voxstill control` requested before is taken back")
     log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
 
 
-def begun_since(run: RunDir, step: int) -> list[Segment]:
-    """The segments that began since the checkpoint of a step was written: it is of the segment before them."""
-    since = itertools.takewhile(lambda segment: segment.step >= step, reversed(of(run)))
+def note_request(run: RunDir, segment: Segment) -> None:
+    """Note a change by request; those that were taken after later steps, which are made anew, are no longer noted."""
+    segments = of(run)
+    while segments and segments[-1].requested_at is not None and segments[-1].step > segment.step:
+        segments.pop()
+    _write(run, [*segments, segment])
+
+
+def requested(run: RunDir) -> list[Segment]:
+    """The changes by request since the last command with other options, in their order."""
+    since = itertools.takewhile(lambda segment: segment.requested_at is not None, reversed(of(run)))
     return list(since)[::-1]
+
+
+def begun_since(run: RunDir, step: int) -> list[Segment]:
+    """The segments that a command began since the checkpoint of a step was written: it is of the segment before."""
+    since = itertools.takewhile(lambda segment: segment.step >= step, reversed(of(run)))
+    return [segment for segment in since if segment.requested_at is None][::-1]
 
 
 def change_batches(begun: Iterable[Segment]) -> bool:
@@ -154,6 +169,15 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
             return
 
 
+def _at(run: RunDir, step: int) -> Config:
+    """The configuration by which an experiment worked after so many steps."""
+    cfg = config.load_snapshot(str(run.config))
+    for segment in requested(run):
+        if segment.step <= step:
+            cfg = with_segment(cfg, segment)
+    return cfg
+
+
 def _fixed(changed: Iterable[str]) -> list[str]:
     """Those of the changed options that no training can go on with."""
     return [name for name in changed if name == "seed" or name.startswith(("student.", "pretrain."))]
@@ -181,13 +205,25 @@ def _state(run: RunDir, start: Path | None) -> state_file.State:
 def _note(run: RunDir, cfg: Config, recipe: str, step: int, changed: Mapping[str, tuple[object, object]]) -> None:
     """Note the segment, then write its configuration: after a kill in between, the same once more completes it."""
     segments = of(run)
-    if not segments or segments[-1] != Segment(step, changed):
+    if not segments or not _is_noted(segments[-1], step, changed):
         segments.append(Segment(step, changed))
-    number = len(segments) - 1
+    number = sum(segment.requested_at is None for segment in segments) - 1
     with contextlib.suppress(FileNotFoundError):  # else it would be finished already
         os.replace(run.summary, run.summary.with_name(f"summary.segment={number}.json"))
     before = run.config.with_name(f"config.segment={number}.yaml")
     if not before.exists():
         experiment.write_snapshot(before, config.load_snapshot(str(run.config)))
-    experiment.note(run, recipe=recipe, segments=_SEGMENTS.dump_python(segments, mode="json"))
+    _write(run, segments, recipe=recipe)
     experiment.write_snapshot(run.config, cfg)
+
+
+def _is_noted(segment: Segment, step: int, changed: Mapping[str, tuple[object, object]]) -> bool:
+    """Whether a segment is this one; what was requested before it is no longer known when it is begun once more."""
+    after = {name: pair[1] for name, pair in segment.changed.items()}
+    is_equal = all(name in after and after[name] == value for name, (_, value) in changed.items())
+    return segment.requested_at is None and segment.step == step and is_equal
+
+
+def _write(run: RunDir, segments: list[Segment], **facts: object) -> None:
+    noted = _SEGMENTS.dump_python(segments, mode="json", exclude_none=True)
+    experiment.note(run, **facts, segments=noted)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from voxstill.core.result import Result, read
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a training after the first: the steps made before it, and the changed options with their values before
+    and after."""
+
+    step: int
+    changed: Mapping[str, tuple[object, object]]
+    requested_at: str | None = None
+    """When `voxstill control` requested the change while it trained; None where the training was started again with
+    it."""
+    seconds: float | None = None
+    """Training time before it, where it was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,8 @@ class TrainingSummary(Result):
     utterances: int
     dropped: Mapping[str, int]
     """Utterances that are in no batch, by reason."""
+    segments: Sequence[Segment] | None = None
+    """Where the options were changed; None where they never were."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields, with the error under the name of its metric."""

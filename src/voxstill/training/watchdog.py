@@ -1,9 +1,9 @@
 """A rank that makes no step is found within a time limit, by itself or by those who wait for it, and all ranks end.
 
-Each rank notes its process and its last step in a file of the experiment folder. A thread of each looks whether its
-own steps go on. Where they do not, it writes the stacks of all ranks of its machine into the log and ends them: a
-collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in a library
-leaves its stacks there, too.
+Each rank notes its process, its last step and its figures in a file of the experiment folder. A thread of each looks
+whether its own steps go on. Where they do not, it writes the stacks of all ranks of its machine into the log and ends
+them: a collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in a
+library leaves its stacks there, too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -33,12 +32,27 @@ _STACKS_S = 1.0  # what the others have to write theirs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What a rank says of itself: its process, when that was born, its machine, and the step that it has begun."""
+    """What a rank says of itself: its process, when that was born, its machine, the step that it has begun, and the
+    figures of the last one."""
 
     pid: int
     born: str | None
     host: str
     step: int
+    at: float = 0.0
+    """When it gave its last sign of life, in seconds since 1970."""
+    loss: float | None = None
+    """Of the last step, by its unit, over all ranks; it may be infinite or NaN."""
+    grad_norm: float | None = None
+    lr: float | None = None
+    audio_s: float = 0.0
+    """Audio that this rank has trained on since it was started."""
+    data_wait_s: float = 0.0
+    """Time that this rank has waited for data since it was started."""
+    skipped: int = 0
+    replaced: int = 0
+    epoch: int = 0
+    progress: float = 0.0
 
     def is_alive_here(self) -> bool:
         """Whether its process is on this machine; its number may belong to another one by now."""
@@ -56,6 +70,9 @@ class Watchdog:
         self._run, self._rank, self._limit_s = run, rank, limit_s
         self._file = run.ranks / f"{rank}.json"
         self._step, self._beat, self._written = 0, time.monotonic(), -math.inf
+        pid = os.getpid()
+        self._state = RankState(pid=pid, born=_born(pid), host=socket.gethostname(), step=0)
+        self._lock = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -86,9 +103,17 @@ class Watchdog:
         self._beat = time.monotonic()
         self._step = self._step if step is None else step
         if self._beat - self._written > _WRITE_S:
+            self._write()
+
+    def note(self, **figures: float) -> None:
+        """Take over figures of the last step, by their names in `RankState`; the next beat writes them."""
+        self._state = replace(self._state, **figures)  # type: ignore[arg-type]
+
+    def _write(self) -> None:
+        with self._lock:
             self._written = self._beat
-            pid = os.getpid()
-            state = RankState(pid=pid, born=_born(pid), host=socket.gethostname(), step=self._step)
+            at = time.time() - (time.monotonic() - self._beat)
+            state = replace(self._state, step=self._step, at=at)
             write_atomically(self._file, json.dumps(asdict(state)))  # a rank stopped while it writes must be found, too
 
     def _watch(self) -> None:
@@ -99,6 +124,8 @@ class Watchdog:
             if lost_s > pause_s + 1:  # this process did not run itself: it was stopped, by Ctrl-Z say
                 self._beat += lost_s
             looked = now
+            if self._beat > self._written:  # the last steps before one that hangs
+                self._write()
             if now - self._beat > self._limit_s:
                 self._end(now - self._beat)
 
@@ -126,14 +153,8 @@ class Watchdog:
 
     def _others(self) -> dict[int, RankState]:
         """The other ranks on this machine, by number."""
-        states = {path: _read(path) for path in sorted(self._run.ranks.glob("*.json")) if path != self._file}
-        return {int(path.stem): state for path, state in states.items() if state and state.is_alive_here()}
-
-
-def read_ranks(run: RunDir) -> Mapping[int, RankState]:
-    """What each rank says of itself while it trains; none of a training that has ended."""
-    states = {path: _read(path) for path in sorted(run.ranks.glob("*.json"))}
-    return {int(path.stem): state for path, state in states.items() if state is not None}
+        states = {rank: state for rank, state in read_states(self._run).items() if rank != self._rank}
+        return {rank: state for rank, state in states.items() if state.is_alive_here()}
 
 
 def _born(pid: int) -> str | None:
@@ -144,10 +165,16 @@ def _born(pid: int) -> str | None:
         return None
 
 
+def read_states(run: RunDir) -> dict[int, RankState]:
+    """What each rank says of itself in the experiment folder, by number, also one that has died."""
+    states = {int(path.stem): _read(path) for path in run.ranks.glob("*.json")}
+    return {rank: state for rank, state in sorted(states.items()) if state is not None}
+
+
 def _read(path: Path) -> RankState | None:
     try:
         return RankState(**json.loads(path.read_text()))
-    except (OSError, ValueError):  # it ends, or writes
+    except (OSError, ValueError, TypeError):  # it ends, or is of another version
         return None
 
 

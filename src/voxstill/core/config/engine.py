@@ -70,8 +70,20 @@ class Monitor(Section):
     """What a run tells while it works."""
 
     port: int | None = option(None, ge=0, le=65_535)
-    """Prometheus reads the figures of the steps here, at `/metrics`; 0 lets the system choose, unset serves nothing."""
+    """Prometheus scrapes `/metrics` of a run at this port; 0 lets the system choose, unset serves nothing."""
     host: str = option("127.0.0.1")
-    """Address that is listened on: only this machine can ask, unless another is given."""
+    """Address that is listened on: only this machine can ask, unless another is set. Another needs TLS and a token, or
+    `insecure`."""
+    tls_cert: str | None = option(None)
+    """PEM file of the certificate with which metrics are served by HTTPS."""
+    tls_key: str | None = option(None)
+    """PEM file of its key, where `tls_cert` does not hold it."""
+    insecure: bool = option(False)
+    """Whether anyone who reaches `host` may read the metrics, without TLS and without a token."""
+    discovery: str | None = option(None)
+    """Folder of files for Prometheus' `file_sd_configs`: a run writes where its metrics are, and removes it at the
+    end."""
     log_level: Literal["debug", "info", "warning", "error"] = option("info")
     """Messages of this weight and above are shown; `--log-level` says the same."""
+    log_format: Literal["text", "json"] = option("text")
+    """Messages are lines of text, or objects of JSON, one a line; `--log-format` says the same."""

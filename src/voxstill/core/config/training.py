@@ -211,6 +211,8 @@ class Train(Section):
     """Training time. Learning rate and phases follow the clock, so only `steps` and `epochs` repeat bit by bit."""
     lr: float = option(2e-3, unit="1/step", gt=0)
     """Peak learning rate."""
+    lr_factor: float = option(1.0, gt=0)
+    """The learning rate of the whole schedule is multiplied by it; `voxstill control` changes it while it trains."""
     optimizer: Optimizer | None = option(None)
     """`muon` makes the update of each weight matrix of the layers orthogonal, and leaves all other weights to AdamW: a
     new student learns as much in a third of the steps or less, and a step takes up to half as long again on a CPU. It

@@ -18,7 +18,7 @@ from voxstill.pipeline.doctor.checks import Check, DoctorResult, Probe, State, r
 from voxstill.pipeline.doctor.processes import busiest, group_of, is_stopped
 from voxstill.storage.rundir import RunDir
 from voxstill.training.waits import RankWaits, read_waits
-from voxstill.training.watchdog import RankState, read_ranks
+from voxstill.training.watchdog import RankState, read_states
 
 _LIMIT_S = 4.0
 _BUSY_S = 0.4
@@ -60,7 +60,7 @@ class _Run:
 def check_run(folder: RunDir) -> DoctorResult:
     """Check a training, live or ended: its processes, how it learns, and what it waits for."""
     cfg = config.load_snapshot(str(folder.config))
-    state = _Run(folder, cfg, read_ranks(folder), read_waits(folder))
+    state = _Run(folder, cfg, read_states(folder), read_waits(folder))
     probes = [
         Probe("process", lambda: processes(state), _LIMIT_S, "the experiment folder", "run"),
         Probe("loss", lambda: _learning(state), _LIMIT_S, "the experiment folder", "run"),

@@ -1,0 +1,56 @@
+"""Files for Prometheus' `file_sd_configs`: one for each process that serves metrics, there while it serves them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from pathlib import Path
+
+from voxstill.core.atomic import write_atomically
+from voxstill.core.errors import StorageError
+from voxstill.core.process import started
+
+_ANY = ("", "0.0.0.0", "::")
+_written: Path | None = None
+
+
+def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
+    """Write the file of this process into the folder, and remove those of processes of this machine that are gone.
+
+    StorageError where it cannot be written.
+    """
+    global _written  # noqa: PLW0603
+    machine, pid = socket.gethostname(), os.getpid()
+    address = machine if host in _ANY else host
+    labels = {"run": run, "host": machine, "__scheme__": "https" if is_tls else "http"}
+    target = [{"targets": [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"], "labels": labels}]
+    path = Path(folder) / f"{machine}-{pid}-{started(pid)}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(target, indent=1))
+        _remove_dead(path.parent, machine)
+    except OSError as error:
+        raise StorageError(
+            f"`{path}` cannot be written",
+            why=error.strerror or str(error),
+            fix="set `monitor.discovery` to a folder that can be",
+        ) from None
+    _written = path
+    return path
+
+
+def remove() -> None:
+    """Remove the file of this process."""
+    if _written is not None:
+        _written.unlink(missing_ok=True)
+
+
+def _remove_dead(folder: Path, machine: str) -> None:
+    for path in folder.glob("*.json"):
+        name, _, rest = path.stem.rpartition("-")
+        owner, _, pid = name.rpartition("-")
+        if owner == machine and pid.isdigit() and started(int(pid)) != rest:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""The GPUs of this machine by NVML: use, memory, power, heat. Nothing where there is none, or no `nvidia-ml-py`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from voxstill.core.metrics.registry import Sample, gauges
+
+_SLOW = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
+"""Reasons for which a GPU runs slower than it should, by their names in NVML. Its power limit is none: at full work
+large GPUs always reach it."""
+_GPU = gauges(
+    ["gpu"],
+    {
+        "gpu_utilization_ratio": "Share of the time with a kernel at work.",
+        "gpu_memory_used_bytes": "Memory in use, by anyone.",
+        "gpu_memory_size_bytes": "Memory of the GPU.",
+        "gpu_power_watts": "Power drawn.",
+        "gpu_temperature_celsius": "Temperature of the chip.",
+        "gpu_slowed_down": "1 while heat or a power brake slows it down.",
+    },
+)
+
+
+@functools.cache
+def nvml() -> Any:
+    """NVML, ready to be asked; None where there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+class Gpus:
+    """The GPUs of this machine, by their numbers there."""
+
+    def samples(self) -> Iterator[Sample]:
+        """What each reports now; not every GPU reports everything."""
+        library = nvml()
+        if library is None:
+            return
+        figures: dict[str, Callable[[Any], float]] = {
+            "gpu_utilization_ratio": lambda gpu: library.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+            "gpu_memory_used_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).used,
+            "gpu_memory_size_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).total,
+            "gpu_power_watts": lambda gpu: library.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            "gpu_temperature_celsius": lambda gpu: library.nvmlDeviceGetTemperature(gpu, 0),
+            "gpu_slowed_down": lambda gpu: _is_slow(library, gpu),
+        }
+        with contextlib.suppress(library.NVMLError):  # a GPU that has fallen off the bus takes the others along
+            gpus = [library.nvmlDeviceGetHandleByIndex(number) for number in range(library.nvmlDeviceGetCount())]
+            for number, gpu in enumerate(gpus):
+                for name, value in figures.items():
+                    with contextlib.suppress(library.NVMLError):
+                        yield _GPU[name].sample(value(gpu), str(number))
+
+
+def _is_slow(library: Any, gpu: Any) -> bool:
+    reasons = library.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+    names = (f"nvmlClocks{kind}{name}" for name in _SLOW for kind in ("EventReason", "ThrottleReason"))
+    return any(reasons & getattr(library, name, 0) for name in names)

@@ -1,0 +1,103 @@
+"""control: change the options of a training while it runs, and show what it says of the request."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from voxstill.core import config, process
+from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
+from voxstill.core.result import Result
+from voxstill.storage.control import STATUS, Options, Request, merge, read, request, requested
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.store import Store
+from voxstill.training.control import NAME, TrainingStatus, apply, checked, parse_overrides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingControlResult(Result):
+    """What is asked of a training, since when, and what it said last."""
+
+    asked: Options
+    at: str | None
+    stop_after_epoch: bool | None = None
+    """Whether it is asked to end with its epoch."""
+    jobs: Sequence[TrainingStatus]
+    """The status of the training; none where it never began."""
+
+    def to_text(self) -> str:
+        """What stands and what came of it."""
+        asked = [f"  {section}.{name} = {json.dumps(value)}" for section, name, value in _rows(self.asked)]
+        asked += ["  stop after the epoch"] if self.stop_after_epoch else []
+        nothing = "nothing is asked for: the training runs as it was begun"
+        lines = [f"asked for at {self.at}:", *asked] if asked else [nothing]
+        for job in self.jobs:
+            state = "running" if job.running else "ended"
+            lines += ["", f"training: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
+            lines.append(f"  train: {json.dumps(job.train)}")
+            if job.refused:
+                lines.append(f"  refused what was asked for at {job.asked_at}: {job.refused}")
+            elif self.at is not None and job.asked_at == self.at:
+                lines.append(f"  works by what was asked for, since step {job.since}")
+            elif self.at is not None:
+                lines.append(f"  has not taken what was asked for{' yet' if job.running else ''}")
+        return "\n".join(lines)
+
+
+def is_experiment(path: str) -> bool:
+    """Whether a path is the folder of an experiment."""
+    return RunDir(Path(path)).config.is_file()
+
+
+def control_training(
+    experiment: str | Path, overrides: Sequence[str], *, clear: bool, stop_after_epoch: bool
+) -> TrainingControlResult:
+    """What stands after adding the overrides, all of them or none, and what the training said last.
+
+    ConfigError where it would not take them or is over, DataError where there is no experiment.
+    """
+    run = RunDir(Path(experiment))
+    if not run.config.is_file():
+        raise DataError(
+            f"`{run.path}` is no experiment",
+            why="there is no config.yaml in it",
+            fix="name a folder below `train.root`, or a work folder for its labelling jobs",
+        )
+    folder = Store(str(run.path.absolute()))
+    asked = Request() if clear else requested(folder)
+    if overrides or clear or stop_after_epoch:
+        if run.summary.is_file():
+            raise ConfigError(
+                f"`{run.path}` is finished",
+                why="a request is taken while a training runs",
+                fix=f"go on with it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
+            )
+        wanted = merge(checked(asked.set), parse_overrides(overrides))
+        apply(wanted, config.load_snapshot(str(run.config)))
+        asked = request(folder, wanted, stop_after_epoch=stop_after_epoch or bool(asked.stop_after_epoch))
+    return TrainingControlResult(
+        asked=asked.set, at=asked.at, stop_after_epoch=asked.stop_after_epoch, jobs=_statuses(folder)
+    )
+
+
+def _statuses(folder: Store) -> list[TrainingStatus]:
+    """The last status of a training; what is none is named and left out."""
+    try:
+        content = read(folder, f"{STATUS}/{NAME}.json")
+        status = TrainingStatus.from_dict(content) if content else None
+    except DataError as error:
+        log.warning("control: %s (%s)", error.what, error.why)
+        return []
+    if status is None:
+        return []
+    if status.running and status.host == socket.gethostname() and process.started(status.pid) != status.started:
+        return [replace(status, running=False)]  # it was killed
+    return [status]
+
+
+def _rows(options: Options) -> list[tuple[str, str, object]]:
+    return [(section, name, value) for section, values in options.items() for name, value in values.items()]

@@ -1,0 +1,104 @@
+"""Change a training while it runs: which options `EXP/control.json` may change, and the status that a training reports.
+
+A training reports in `EXP/control/training.json` what it has made of the request: see `storage.control`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from voxstill.core import config
+from voxstill.core.config import Config, Train
+from voxstill.core.errors import ConfigError
+from voxstill.storage.control import Options, Status
+from voxstill.training.budget import check_schedule
+from voxstill.training.summary import Segment
+
+CHANGEABLE = (
+    *("steps", "epochs", "max_minutes", "lr_factor"),
+    *("log_every", "checkpoint_every", "keep_every", "loader_workers"),
+)
+"""Options of `train` that a running training can change."""
+NAME = "training"
+"""The name of the file of its status."""
+_BY_COMMAND = ("plan", "augment", "train")
+"""Sections of which a command can change what a request cannot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStatus(Status):
+    """What a training reports of itself."""
+
+    started: str
+    """When its process began, by the count of its machine."""
+    since: int | None
+    """Steps that it had made when it began to work by the request; None for what it was started with."""
+    train: Mapping[str, object]
+    """The options that a request can change, as they are now."""
+
+
+def parse_overrides(overrides: Sequence[str]) -> Options:
+    """Parse `section.key=value` into options by section; ConfigError for one that is unknown or cannot be changed."""
+    tree = config.tree(overrides)
+    config.validated(Config, tree)
+    return checked(tree)
+
+
+def checked(options: Mapping[str, object]) -> Options:
+    """Options by section; ConfigError where one is none that a running training can change, whatever its value."""
+    for section, values in options.items():
+        if section == "train" and not isinstance(values, Mapping):
+            raise ConfigError(
+                "what is asked for cannot be understood",
+                why="`train` has no options by their names",
+                fix="withdraw it: voxstill control EXP --clear",
+            )
+        for name in values if isinstance(values, Mapping) else [""]:
+            if section != "train" or name not in CHANGEABLE:
+                raise _fixed(f"{section}.{name}" if name else section)
+    return {section: values for section, values in options.items() if isinstance(values, Mapping)}
+
+
+def _fixed(name: str) -> ConfigError:
+    if name == "train.lr":
+        fix = "set `train.lr_factor`, by which the learning rate is multiplied"
+    elif name.partition(".")[0] in _BY_COMMAND:
+        fix = f"stop it with SIGTERM, and run: voxstill train CONFIG --continue EXP --set {name}=..."
+    else:
+        fix = "leave it out; a new training can have it"
+    can = ", ".join(f"`train.{other}`" for other in CHANGEABLE)
+    return ConfigError(f"a running training cannot change `{name}`", why=f"it takes {can}", fix=fix)
+
+
+def apply(options: Mapping[str, object], started: Config) -> Config:
+    """The configuration that a training was started with, with requested options by section over it.
+
+    ConfigError where one is wrong or cannot be changed.
+    """
+    cfg = with_options(started, checked(options).get("train", {}))
+    check_schedule(cfg.train)
+    return cfg
+
+
+def with_options(cfg: Config, options: Mapping[str, object]) -> Config:
+    """The configuration with other values of options of `train`; ConfigError where one is wrong."""
+    train = config.validated(Train, {**cfg.train.model_dump(), **options}, "train.")
+    values = {name: getattr(train, name) for name in options}
+    return cfg.model_copy(update={"train": cfg.train.model_copy(update=values)})
+
+
+def with_segment(cfg: Config, segment: Segment) -> Config:
+    """The configuration with what a request has changed."""
+    return with_options(cfg, {name.removeprefix("train."): after for name, (_, after) in segment.changed.items()})
+
+
+def shown(cfg: Config) -> dict[str, object]:
+    """The options that a request can change, with their values."""
+    return {name: getattr(cfg.train, name) for name in CHANGEABLE}
+
+
+def changes(before: Config, after: Config) -> dict[str, tuple[object, object]]:
+    """The options that a request has changed, as they were and as they are."""
+    pairs = {name: (value, getattr(after.train, name)) for name, value in shown(before).items()}
+    return {f"train.{name}": pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,167 @@
+"""The metrics of a training, from the small files in which its ranks say how they are."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+from voxstill.core import monitor, world
+from voxstill.core.heartbeat import SILENCE_S
+from voxstill.core.metrics import kubeflow
+from voxstill.core.metrics.process import METRICS, Disk
+from voxstill.core.metrics.registry import Sample, counters, gauges
+from voxstill.storage.rundir import RunDir
+from voxstill.training.watchdog import RankState, read_states
+
+READ_S = 1.0
+"""The files are read this often, so that the last figures are known when they are gone."""
+_RUN = gauges(
+    ["experiment"],
+    {
+        "train_running": "1 while the training runs, 0 after it.",
+        "train_loss": "Loss of the last step, over all ranks; NaN where it was none.",
+        "train_grad_norm": "Norm of the gradients of the last step, before it is clipped.",
+        "train_learning_rate": "Learning rate.",
+        "train_epoch": "Epoch.",
+        "train_progress_ratio": "Share of the training that is done, 0 to 1.",
+        "train_time_left_seconds": "Time to the end at the rate so far.",
+    },
+) | counters(
+    ["experiment"],
+    {
+        "train_skipped_steps": "Steps that were skipped: their loss or gradient was not finite.",
+        "train_replaced_utterances": "Utterances that could not be read and were replaced.",
+    },
+)
+_RANK = gauges(
+    ["experiment", "rank"], {"train_last_step_timestamp_seconds": "When the rank gave its last sign of life."}
+) | counters(
+    ["experiment", "rank"],
+    {
+        "train_steps": "Steps begun, with those before a resumption.",
+        "train_audio_seconds": "Audio that the rank has trained on.",
+        "train_data_wait_seconds": "Time that the rank has waited for data.",
+    },
+)
+
+
+class TrainingMetrics:
+    """The ranks of one training; a `with` block while it runs, after which its last figures stay.
+
+    `host` leaves out the ranks of other machines.
+    """
+
+    def __init__(self, run: RunDir, host: str | None = None) -> None:
+        self._run, self._host = run, host
+        self._states: Mapping[int, RankState] = {}
+        self._first: RankState | None = None
+        self._is_running = False
+        self._start, self._ends = time.time(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="training metrics", daemon=True)
+
+    def __enter__(self) -> TrainingMetrics:
+        self._is_running = True
+        METRICS.add(f"training {self._run.path.name}", self)
+        METRICS.add("disk of the experiment", Disk("experiment", str(self._run.path)))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+        self._is_running = False
+
+    def status(self) -> str | None:
+        """What to say where the log is silent: nothing while the ranks make steps, for one of them says so itself."""
+        newest = max(self._states.values(), key=lambda state: state.at, default=None)
+        silent_s = time.time() - (newest.at if newest else self._start)
+        if silent_s < SILENCE_S:
+            return None
+        last = f"the last step is {newest.step:,}" if newest else "no rank has begun"
+        return f"train: {last}; nothing new for {monitor.clock(silent_s)}"
+
+    def samples(self) -> Iterator[Sample]:
+        """The metrics of the training; those of all ranks are the same in each, and taken from the first."""
+        experiment = self._run.path.name
+        yield _RUN["train_running"].sample(self._is_running, experiment)
+        for rank, state in self._states.items():
+            labels = experiment, str(rank)
+            yield _RANK["train_steps"].sample(state.step, *labels)
+            yield _RANK["train_audio_seconds"].sample(state.audio_s, *labels)
+            yield _RANK["train_data_wait_seconds"].sample(state.data_wait_s, *labels)
+            yield _RANK["train_last_step_timestamp_seconds"].sample(state.at, *labels)
+        if not self._states:
+            return
+        first = next(iter(self._states.values()))
+        for name, value in self._of_run(first).items():
+            if value is not None:
+                yield _RUN[f"train_{name}"].sample(value, experiment)
+
+    def kubeflow_status(self) -> kubeflow.Status:
+        """The training as Kubeflow Trainer asks for it."""
+        first = next(iter(self._states.values()), None)
+        if first is None:
+            return kubeflow.Status()
+        figures = {"loss": first.loss, "learning_rate": first.lr, "grad_norm": first.grad_norm, "step": first.step}
+        return kubeflow.Status(
+            progress=self._progress(first),
+            time_left_s=self._time_left_s(first),
+            figures={name: value for name, value in figures.items() if value is not None and math.isfinite(value)},
+        )
+
+    def _of_run(self, first: RankState) -> dict[str, float | None]:
+        return {
+            "loss": first.loss,
+            "grad_norm": first.grad_norm,
+            "learning_rate": first.lr,
+            "epoch": first.epoch,
+            "skipped_steps": first.skipped,
+            "replaced_utterances": first.replaced,
+            "progress_ratio": self._progress(first),
+            "time_left_seconds": self._time_left_s(first),
+        }
+
+    def _progress(self, first: RankState) -> float:
+        is_finished = not self._is_running and self._run.summary.exists()
+        return 1.0 if is_finished else min(first.progress, 1.0)
+
+    def _time_left_s(self, state: RankState) -> float | None:
+        """Seconds to the end at the rate since the first step that was seen; None before there is a rate."""
+        if not self._is_running:
+            return 0.0
+        before = self._first
+        if before is None or state.progress <= before.progress:
+            return None
+        return (1 - min(state.progress, 1.0)) * (state.at - before.at) / (state.progress - before.progress)
+
+    def _follow(self) -> None:
+        while not self._ends.wait(READ_S):
+            states = read_states(self._run)
+            own = {rank: state for rank, state in states.items() if self._host in (None, state.host)}
+            for rank, state in self._states.items():  # a rank that has left is known as it was last
+                own.setdefault(rank, state)
+            self._states = dict(sorted(own.items()))
+            if self._first is None:
+                self._first = next((state for state in own.values() if state.loss is not None), None)
+
+
+@contextlib.contextmanager
+def serving(run: RunDir) -> Iterator[TrainingMetrics | None]:
+    """Within this block the metrics of a training are exported by the process that serves for its machine.
+
+    A launcher serves all ranks that it starts, and of those that torchrun, srun or Ray starts the first of each machine
+    serves those of its machine; for the others it is None. Kubeflow Trainer, where it asks, is told by the first alone.
+    """
+    ranks = world.ranks()
+    if ranks is not None and ranks.rank % ranks.num_local:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        metrics = stack.enter_context(TrainingMetrics(run, None if ranks is None else socket.gethostname()))
+        if world.is_first():
+            stack.enter_context(kubeflow.reporting(metrics.kubeflow_status))
+        yield metrics

@@ -1,0 +1,168 @@
+"""A real Prometheus with the alert rules watches a real labelling, whose teacher stands still, and a real training."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import CHROMIUM, Browser
+from forked import command, finish, forked
+from metrics_page import page
+from monitoring_files import MONITORING, dashboard, rules, series_of
+from prometheus import Prometheus, needs_prometheus, prometheus
+from waiting import until
+
+pytestmark = [pytest.mark.slow, needs_prometheus]
+SCALED = {"> 900": "> 4", "for: 1m": "for: 1s"}
+"""Times of the rules, for a test that has seconds."""
+LABEL_ROWS = ("Steps", "Stages: which one starves which")
+TRAIN_ROWS = ("Training", "Ranks", "Processes")
+WITHOUT_GPU = {"voxstill_gpu_temperature_celsius", "voxstill_gpu_slowed_down"}
+WITHOUT_ENGINE = {"voxstill_teacher_kv_cache_ratio", "voxstill_teacher_requests_waiting"}
+
+
+@contextlib.contextmanager
+def watching(folder: Path) -> Iterator[Prometheus]:
+    text = (MONITORING / "rules.yml").read_text()
+    for slow, fast in SCALED.items():
+        assert slow in text
+        text = text.replace(slow, fast)
+    (folder / "rules.yml").write_text(text.replace("interval: 15s", "interval: 500ms"))
+    job = {"job_name": "voxstill", "file_sd_configs": [{"files": [f"{folder}/targets/*.json"]}]}
+    times = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    config = {"global": times, "rule_files": [str(folder / "rules.yml")], "scrape_configs": [job]}
+    (folder / "targets").mkdir()
+    with prometheus(folder / "prometheus", config) as server:
+        yield server
+
+
+def workers(mark: str) -> list[int]:
+    """The processes of Ray's actors that have a mark in their environment."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            title = (path / "cmdline").read_bytes()
+            if title.startswith(b"ray::WorkerActor") and mark.encode() in (path / "environ").read_bytes():
+                pids.append(int(path.name))
+    return pids
+
+
+@pytest.fixture(scope="module")
+def watched(
+    digits: Path,
+    configure: Callable[..., Path],
+    voxstill: Callable[..., dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Prometheus, float, float, set[str], set[str]]]:
+    """Prometheus, when both runs began and ended, and the alerts while the teacher stood still and after the end."""
+    folder = tmp_path_factory.mktemp("watched")
+    config = configure(
+        folder,
+        digits / "manifest.jsonl",
+        engine={"name": "ray", "chunk": 2, "workers": 1, "teachers": 1},
+        teacher={"name": "echo", "delay_ms": 300, "fail_on": ["m1-0"]},
+        train={"steps": 60, "loader_workers": 0, "root": str(folder / "exp"), "devices": 2},
+        plan={"budget_ms": 8000, "batches_per_step": 2},
+        filter={"keep_share": 1.0},
+    )
+    log, start = folder / "log", time.time()
+    monitored = ["--config", config, "--set", "monitor.port=0", "--set", f"monitor.discovery={folder / 'targets'}"]
+    voxstill("index", "--work", folder / "work", "--config", config, "--set", "engine=inline")
+    mark = f"VOXSTILL_TEST_MARK={folder}"
+    environment = os.environ | {"VOXSTILL_TEST_MARK": str(folder)}
+    with watching(folder) as server:
+        with forked(command, ["label", folder / "work", *monitored], log=log, environment=environment) as labelling:
+            until(lambda: server.query("voxstill_items_total > 2") or not labelling.is_alive())
+            assert labelling.is_alive(), log.read_text()
+            stopped = workers(mark)
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            assert stopped
+            until(lambda: "VoxstillStepStalled" in server.alerts(), within_s=60)
+            during = server.alerts()
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            finish(labelling, log=log)
+        for step in ("filter", "shard"):
+            voxstill(step, folder / "work", "--config", config, "--set", "engine=inline")
+        with forked(command, ["train", config, *monitored[2:]], log=log) as training:
+            finish(training, log=log)
+        until(lambda: not server.query("up"))
+        time.sleep(5)  # any alert that its end raised would be there: their times are scaled to a second
+        yield server, start, time.time(), during, server.alerts()
+
+
+def test_a_teacher_that_stands_still_raises_the_alert(watched: Any) -> None:
+    _, _, _, during, _ = watched
+    assert "VoxstillStepStalled" in during
+
+
+def test_runs_that_have_ended_raise_none(watched: Any) -> None:
+    server, *_, after = watched
+    assert after - {"VoxstillDiskNearlyFull"} == set()  # which this machine may be
+    for name in ("voxstill_step_running", "voxstill_train_running"):
+        assert [row["value"][1] for row in server.query(f"last_over_time({name}[10m])")] == ["0"]
+
+
+def query_of(panel: Any) -> str:
+    query: str = panel.expression.replace("$run", ".*").replace("$__rate_interval", "5s")
+    return query
+
+
+def test_every_panel_shows_something(watched: Any) -> None:
+    server, start, end, *_ = watched
+    empty = set()
+    for panels in dashboard().ROWS.values():
+        for panel in panels:
+            rows = server.range(query_of(panel), start, end, 0.5)
+            if not any(value != "NaN" for row in rows for _, value in row["values"]):
+                empty.add((panel.title, panel.needs))
+    assert {title for title, needs in empty if needs == ""} == set()
+
+
+def test_every_series_of_the_rules_is_there(watched: Any) -> None:
+    server, *_ = watched
+    names = set().union(*(series_of(rule["expr"]) for rule in rules()))
+    missing = {name for name in names if not server.query(f"last_over_time({name}[10m])")}
+    assert missing <= WITHOUT_GPU | WITHOUT_ENGINE
+
+
+def test_both_ranks_and_both_stages_are_told_apart(watched: Any) -> None:
+    server, *_ = watched
+    ranks = server.query("last_over_time(voxstill_train_steps_total[10m])")
+    assert {row["metric"]["rank"] for row in ranks} == {"0", "1"}
+    stages = server.query('last_over_time(voxstill_stage_seconds_total{state="work"}[10m])')
+    assert {row["metric"]["stage"] for row in stages} == {"decode", "teach"}
+    (waits,) = server.query('last_over_time(voxstill_stage_seconds_total{stage="decode",state="wait_out"}[10m])')
+    assert float(waits["value"][1]) > 3  # while the teacher stood still
+    assert {row["metric"]["run"] for row in ranks} == {"work"}
+    disks = server.query("last_over_time(voxstill_disk_free_bytes[10m])")
+    assert {row["metric"]["folder"] for row in disks} == {"work", "experiment"}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (.ci/run installs it)")
+def test_the_charts_of_the_documents_are_drawn_from_what_it_holds(watched: Any, tmp_path: Path) -> None:
+    """With `WRITE_IMAGES=1` into docs/images, else into a folder of the test."""
+    server, start, end, *_ = watched
+    drawn = {
+        row: [(panel, server.range(query_of(panel), start, end, 0.5)) for panel in panels]
+        for row, panels in dashboard().ROWS.items()
+    }
+    images = Path(__file__).parents[2] / "docs/images" if os.environ.get("WRITE_IMAGES") else tmp_path
+    images.mkdir(exist_ok=True)
+    for name, rows in {"metrics_label": LABEL_ROWS, "metrics_train": TRAIN_ROWS}.items():
+        (tmp_path / f"{name}.html").write_text(page((row, drawn[row]) for row in rows))
+        with Browser(tmp_path / name, width=1272, height=900) as browser:
+            browser.open((tmp_path / f"{name}.html").as_uri())
+            num_lines = browser.evaluate("document.querySelectorAll('polyline').length")
+            browser.screenshot(images / f"{name}.png")
+        assert num_lines >= 9
+        assert browser.errors == []
+        assert (images / f"{name}.png").stat().st_size > 20_000
