@@ -5,9 +5,10 @@
 Each fault is induced on this machine: a folder on a full disk, a control group with little memory, a bucket that never
 answers, a corpus with silent files, a training beside programs that take its cores. `voxstill doctor --json` is run as
 a command; its first check must be the fault, and none may be left of it after the fix. Of a training the steps a second
-are counted before and after, too. At the end the same commands look at what is healthy, and at the
-`--sound` folders, such as the work folder and the experiment of a demo. What measuring costs a step is timed alone. Some faults need root (a disk
-of its own, a control group): those are left out, and counted as left out, where that is missing. Writes
+are counted before and after, too. At the end the same commands look at what is healthy, and at the `--sound` folders,
+such as the work folder and the experiment of a demo. What measuring costs a step is timed alone.
+
+Some faults need root (a disk of its own, a control group): where that is missing they are counted as left out. Writes
 `benchmarks/results/doctor.json`.
 """
 
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from doctor_faults import corpora, machines, trainings  # noqa: E402
-from doctor_faults.fault import CannotBeInduced, Fault  # noqa: E402
+from doctor_faults.fault import CannotBeInduced, Fault, doctor  # noqa: E402
 from voxstill.core.config import Train  # noqa: E402
 from voxstill.data.bottleneck import LoaderTimes  # noqa: E402
 from voxstill.storage.rundir import RunDir  # noqa: E402
