@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ RECENT_S = 30.0
 """A training is judged by so many seconds while it goes on."""
 SHARES = ("computing", "core_wait", "read", "decode", "transfer", "prepare", "loader_core_wait")
 """What a line of the metrics has of it, as shares of the time of its steps."""
-_WRITE_S = 1.0
+_WRITE_S = 5.0
 
 
 class TimedData(Protocol):
@@ -105,7 +106,7 @@ class WaitMeter:
         self._before, self._before_cpu = data.spent(), CpuTime()
         self._intervals: deque[Waits] = deque()
         self._since_line = self._total = Waits()
-        self._written_s = time.monotonic()
+        self._written_s = -math.inf
 
     def __enter__(self) -> Self:
         return self
