@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         train_lm,
         tune_filter,
     )
-    from voxstill.pipeline.api_corpus import align, clean, doctor, export_labels, remove, verify, voices
+    from voxstill.pipeline.api_corpus import align, clean, doctor, export_labels, reap, remove, verify, voices
     from voxstill.pipeline.api_inference import (
         classify,
         embed,
@@ -106,6 +106,7 @@ __all__ = [
     "pretrain",
     "preview_augmentation",
     "push",
+    "reap",
     "remove",
     "repack",
     "replay",
@@ -135,7 +136,9 @@ _HOMES = {
     "Transcription": "teachers.teacher",
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
-    **dict.fromkeys(("align", "clean", "doctor", "export_labels", "remove", "verify", "voices"), "pipeline.api_corpus"),
+    **dict.fromkeys(
+        ("align", "clean", "doctor", "export_labels", "reap", "remove", "verify", "voices"), "pipeline.api_corpus"
+    ),
     **dict.fromkeys(
         ("classify", "embed", "export", "listen", "push", "restore_model", "serve", "write_transcripts"),
         "pipeline.api_inference",

@@ -179,11 +179,12 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
 
 
 def _execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
-    from voxstill.core import monitor, world
+    from voxstill.core import monitor, run_mark, world
     from voxstill.core.errors import StorageError, VoxstillError
 
     try:
-        result = command(options, **values)
+        with run_mark.marked(command.name):
+            result = command(options, **values)
     except VoxstillError as error:
         monitor.show_error(str(error))
         return error.exit_code

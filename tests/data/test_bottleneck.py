@@ -83,7 +83,7 @@ def test_what_shares_too_few_cores_with_itself_is_told_to_take_less() -> None:
         assert fix in judge(waits, resources).fix
 
 
-def test_a_rank_that_is_late_to_the_first_exchange_is_the_straggler() -> None:
+def test_a_rank_that_takes_longer_for_what_it_does_alone_is_the_straggler() -> None:
     quick = Waits(steps=10, seconds=10.0, own_s=2.0)
     late = dataclasses.replace(quick, own_s=5.0)
     slow = straggler({0: quick, 1: quick, 2: late, 3: quick})

@@ -43,7 +43,7 @@ from voxstill.training.waits import read_waits
 from waiting import until
 
 NUM = 256
-MEASURED_S = 12.0
+MEASURED_S = 15.0
 _PLAIN = "augment={noise_prob: 0.0, gain_db: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"
 _OPTIONS = ("plan.budget_ms=12000", _PLAIN, "train.loader_workers=1", "train.steps=100000", "train.log_every=5")
 _LONG = ("train.validate_every=100000", "train.checkpoint_every=100000", "train.step_timeout_s=120")
@@ -111,9 +111,10 @@ class TrainingFault(Fault):
         return doctor(self.experiment, environment=self.environment())
 
     def speed(self) -> float | None:
-        before, start = total(RunDir(self.experiment)).steps, time.perf_counter()
+        before = read_waits(RunDir(self.experiment))[0]
         time.sleep(MEASURED_S)
-        return (total(RunDir(self.experiment)).steps - before) / (time.perf_counter() - start)
+        after = read_waits(RunDir(self.experiment))[0]
+        return (after.total.steps - before.total.steps) / (after.written - before.written)
 
     @contextlib.contextmanager
     def mended(self, fix: str) -> Iterator[None]:
@@ -255,17 +256,17 @@ class Straggler(TrainingFault):
 
 
 class HighLearningRate(TrainingFault):
-    """A learning rate at which the training diverges and ends."""
+    """A learning rate that rises until the training diverges."""
 
     name = "diverging training"
     check = "loss"
-    options = ("train.optimizer=adamw", "train.lr=0.002", "train.steps=120", "train.warmup=0.0", "train.hold=1.0")
+    options = ("train.optimizer=adamw", "train.steps=200", "train.warmup=0.9")
 
     @contextlib.contextmanager
     def induced(self) -> Iterator[None]:
         self.number = 0
         write_corpus(Store(self.work))
-        self.experiment = self.train("train.lr=3")
+        self.experiment = self.train("train.lr=1")
         yield
 
     def train(self, *options: str) -> Path:
@@ -285,7 +286,9 @@ class HighLearningRate(TrainingFault):
 
     @contextlib.contextmanager
     def mended(self, fix: str) -> Iterator[None]:
-        words = shlex.split(re.findall("`(voxstill train [^`]*)`", fix)[0])
+        command = re.search("`(voxstill train [^`]*)`", fix)
+        assert command is not None, fix
+        words = shlex.split(command[1])
         self.experiment = self.train(*(word for before, word in pairwise(words) if before == "--set"))
         yield
 

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.monitor import Timer
 from voxstill.nn import students
 from voxstill.nn.frontends import LogMelFrontend
 from voxstill.storage.store import Store
@@ -25,6 +24,7 @@ from voxstill.training import optim
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.step import one_step, prepare_step
 from voxstill.training.task import StepContext
+from voxstill.training.waits import Stopwatch
 
 SIZES = (1, 4, 2, 3, 5, 1)
 """Utterances of each batch of the step: half of them are one rank's where there are two."""
@@ -65,7 +65,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
             seed=cfg.seed,
             step=0,
             memory=MemoryGuard(cfg.plan.budget_ms),
-            forward=Timer(),
+            own=Stopwatch(),
         )
         if fabric.global_rank == 0:
             gradients = {name: weight.grad for name, weight in model.named_parameters()}

@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from training.train_once import with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.monitor import Timer
 from voxstill.nn import checkpoints, self_supervised
 from voxstill.storage.store import Store
 from voxstill.tasks.data_unlabelled import Unlabelled
@@ -26,6 +25,7 @@ from voxstill.training import optim
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.step import PreparedStep, all_sums, one_step
 from voxstill.training.task import StepContext, make_generator
+from voxstill.training.waits import Stopwatch
 
 SIZES = (1, 4, 2, 3)
 SETTINGS = (
@@ -69,7 +69,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         seed=cfg.seed,
         step=0,
         memory=MemoryGuard(cfg.plan.budget_ms),
-        forward=Timer(),
+        own=Stopwatch(),
     )
     sums = all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:

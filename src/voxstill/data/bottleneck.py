@@ -24,7 +24,7 @@ FEEDING_CORE_WAIT = 0.25
 WORTH_A_WORKER = 0.5
 """Cores that must be free for one more process to make a training faster."""
 STRAGGLER = 1.3
-"""A rank is a straggler where it takes so many times as long as the others until it first waits for them."""
+"""A rank is a straggler where it takes so many times as long as the others for what it does by itself."""
 STRAGGLER_COST = 0.1
 """And where that is so much of a step."""
 
@@ -72,8 +72,8 @@ class LoaderTimes:
 class Waits:
     """Where the seconds of the steps of one rank went.
 
-    `computing_s` and `core_wait_s` are of the thread that trains; `own_s` are the seconds of steps before the first
-    exchange with other ranks: waiting for the batch and the forward pass.
+    `computing_s` and `core_wait_s` are of the thread that trains. In `own_s` it waits for no other rank: those of the
+    batch, of the forward pass, and of the update after the gradients are exchanged.
     """
 
     steps: int = 0
@@ -210,7 +210,7 @@ class Straggler:
 
 
 def straggler(waits: Mapping[int, Waits]) -> Straggler | None:
-    """The rank that is much slower than the others until it first waits for them; None where there is none."""
+    """The rank that is much slower than the others in what it does by itself; None where there is none."""
     own_s = {rank: wait.own_s / wait.steps for rank, wait in waits.items() if wait.steps}
     if len(own_s) < 2:
         return None

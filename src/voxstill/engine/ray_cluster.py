@@ -10,10 +10,11 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from voxstill.core import world
+from voxstill.core import run_mark, scratch, world
 from voxstill.core.config import Engine
 from voxstill.core.errors import ClusterError, ConfigError
 from voxstill.core.monitor import log
@@ -28,6 +29,10 @@ MOST_WORKERS_PER_CORE = 16
 """A running job is not given more by a change: each is a process of some hundred megabytes."""
 SPARE_CPUS = 0.01
 """Share of the CPUs that no worker reserves at the start, so that those started later find a little everywhere."""
+_MOST_SESSION_BYTES = 64
+"""The longest name of a socket below the folder of sessions; a whole path may have 107 bytes (unix(7))."""
+_SESSION_FOLDERS: list[Path] = []
+"""Those that this process has made and not removed."""
 
 
 def start_ray(cfg: Engine) -> Any:
@@ -53,8 +58,7 @@ def start_ray(cfg: Engine) -> Any:
         )
     if not cfg.address:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        temporary = world.environment().get("RAY_TMPDIR") or world.environment().get("TMPDIR") or "/tmp"
-        free = {folder: _free_bytes(folder) for folder in (_SHARED_MEMORY, temporary)}
+        free = {folder: _free_bytes(folder) for folder in (_SHARED_MEMORY, session_parent())}
         check_room(store_bytes, None if limit == resource.RLIM_INFINITY else limit, free)
     try:
         if host_port := re.fullmatch(r"([^/]+):(\d+)", cfg.address or ""):  # Ray would wait for minutes
@@ -63,7 +67,7 @@ def start_ray(cfg: Engine) -> Any:
             address=cfg.address or "local",
             logging_level="ERROR",
             log_to_driver=False,
-            **({} if cfg.address else own_cluster),
+            **(_marked_job() if cfg.address else own_cluster | _session_folder(session_parent())),
         )
     except Exception as error:
         raise ClusterError(
@@ -72,6 +76,29 @@ def start_ray(cfg: Engine) -> Any:
             fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",
         ) from error
     return ray
+
+
+def session_parent() -> str:
+    """Where the folder of this process's own Ray is made."""
+    environment = world.environment()
+    return os.path.abspath(environment.get("RAY_TMPDIR") or environment.get("TMPDIR") or "/tmp")
+
+
+def _session_folder(parent: str) -> dict[str, str]:
+    """Where Ray writes sockets and logs: a folder that says whose it is, where the names of sockets fit then."""
+    Path(parent).mkdir(parents=True, exist_ok=True)
+    folder = scratch.make(parent)
+    if len(os.fsencode(folder)) + _MOST_SESSION_BYTES > 107:
+        scratch.remove(folder)
+        return {}
+    _SESSION_FOLDERS.append(folder)
+    return {"_temp_dir": str(folder)}
+
+
+def _marked_job() -> dict[str, object]:
+    """The mark of the run for the workers of a cluster that others have started: they inherit nothing from here."""
+    text = world.environment().get(run_mark.VARIABLE)
+    return {} if text is None else {"runtime_env": {"env_vars": {run_mark.VARIABLE: text}}}
 
 
 def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[str, int]) -> None:
@@ -132,6 +159,8 @@ def shutdown() -> None:
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         ray.shutdown()
+        while _SESSION_FOLDERS:
+            scratch.remove(_SESSION_FOLDERS.pop())
 
 
 def num_workers(ray: ModuleType, stages: Sequence[Stage]) -> list[int]:

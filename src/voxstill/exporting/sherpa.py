@@ -6,12 +6,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from voxstill.core import scratch
 from voxstill.core.errors import DataError
 from voxstill.decoding import exported
 from voxstill.decoding.exported import ExportedModel
@@ -45,8 +45,8 @@ def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -
     if model.chunks_ms:  # its first window begins before the audio, and it leaves the last one that is not full
         lead, tail = lead + HOP * chunks.LEAD, HOP * (2 * chunks.window_frames(model.chunks_ms[0]))
     wanted = {**arguments(folder, model), "lead": lead, "tail": tail}
-    with tempfile.TemporaryDirectory(prefix="voxstill-") as temporary:
-        path = Path(temporary) / "samples.npz"
+    with scratch.folder() as temporary:
+        path = temporary / "samples.npz"
         np.savez(path, *samples)
         process = subprocess.run(
             [sys.executable, sherpa_client.__file__, json.dumps(wanted), str(path)],

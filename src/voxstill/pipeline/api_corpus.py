@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.doctor.checks import DoctorResult
     from voxstill.pipeline.export_labels import ExportResult
     from voxstill.pipeline.export_labels import Form as LabelFormat
+    from voxstill.pipeline.reap import ReapResult
     from voxstill.pipeline.remove import RemoveResult
     from voxstill.pipeline.verify import VerifyResult
     from voxstill.pipeline.voices import VoicesResult
@@ -134,3 +135,16 @@ def doctor(cfg: Config, where: str | Path | None = None) -> DoctorResult:
     from voxstill.pipeline.doctor import look
 
     return look.doctor(None if where is None else str(where), cfg)
+
+
+def reap(folder: str | Path | None = None, *, end: bool = False) -> ReapResult:
+    """Find what runs that have ended left behind, of one work folder or experiment or of all; with `end` it is ended.
+
+    Found are processes, segments of shared memory and temporary folders, of this user and this machine alone.
+
+    >>> voxstill.reap(cfg.work).ended
+    []
+    """
+    from voxstill.pipeline import reap as reaping
+
+    return reaping.reap(None if folder is None else str(folder), end=end)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voxstill.core import run_mark
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def serve(
     from voxstill.pipeline import serve_on_ray
 
     start = serve_on_ray.serve if ray else server.serve
-    start(cfg or load_config(), models, host, port, engine, ready)
+    with run_mark.marked("serve"):
+        start(cfg or load_config(), models, host, port, engine, ready)
 
 
 def listen(

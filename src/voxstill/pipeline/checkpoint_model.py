@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voxstill.core import config
+from voxstill.core import config, scratch
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
@@ -50,8 +49,8 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
             fix="wait for `model/`, or add the method of `voxstill.tasks.definition.SavedTask`",
         )
     name, weights = _weights(path)
-    with tempfile.TemporaryDirectory(prefix="voxstill-") as folder:
-        output = RunDir(Path(folder))
+    with scratch.folder() as folder:
+        output = RunDir(folder)
         task.save(cfg, run, weights, output)
         del weights
         yield str(output.model), name

@@ -6,19 +6,19 @@ import dataclasses
 import datetime
 import heapq
 import json
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from voxstill.core import config
+from voxstill.core import config, scratch
 from voxstill.core.config import Config, sources_of
 from voxstill.core.monitor import log
 from voxstill.core.records import Split, fingerprint
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.scan import SourceFile, by_file, scan, split_of
 from voxstill.pipeline import end_to_end
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.run_result import Rehearsal, RunResult
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -44,6 +44,7 @@ class Part:
     share: float
 
 
+@marks_children("run")
 def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     """Run every step on a part of the source, in folders of its own; estimates what the whole would take.
 
@@ -68,8 +69,8 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
         "log_every": min(cfg.train.log_every, 5),
         "root": str(experiments),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        tree["source"] = _sources_of_part(part, cfg, Path(folder))
+    with scratch.folder() as folder:
+        tree["source"] = _sources_of_part(part, cfg, folder)
         result = end_to_end.run(config.validated(Config, tree))
     rehearsal = Rehearsal(
         work=work,

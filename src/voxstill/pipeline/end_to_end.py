@@ -15,6 +15,7 @@ from voxstill.demo import corpus
 from voxstill.labelling import permission
 from voxstill.pipeline import report, rounds, tuned_weights
 from voxstill.pipeline.judge import judge
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.run_result import RunResult, SideResult
 from voxstill.pipeline.steps import Steps
 from voxstill.storage import lease
@@ -42,6 +43,7 @@ DEMO = (
 """What the demo sets; `--set` comes after it."""
 
 
+@marks_children("demo")
 def demo(cfg: Config, work: str) -> RunResult:
     """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
     steps = Steps()
@@ -62,6 +64,7 @@ def demo(cfg: Config, work: str) -> RunResult:
     return run(config.validated(Config, tree), steps)
 
 
+@marks_children("run")
 def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str] = ()) -> RunResult:
     """Index, label, filter, shard, train, evaluate and report; each step's figures and time.
 

@@ -16,9 +16,11 @@ from voxstill.pipeline import details, tuned_weights
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.export_origin import experiment_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
+from voxstill.pipeline.marks import marks_children
 from voxstill.tasks import registry
 
 
+@marks_children("evaluate")
 def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) -> Evaluation:
     """Judge a model by the task that it is of; the figures of an experiment are kept in its folder.
 

@@ -12,6 +12,7 @@ from voxstill.filtering.verdicts import write_verdicts
 from voxstill.labelling import label, label_figures
 from voxstill.labelling.so_far import Labels, labels_so_far, num_labelled
 from voxstill.pipeline import freshness, nothing_kept
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.measure_labels import check_audio, refuse_added, removed_utterances, scores
 from voxstill.pipeline.recipes import finished_utterances, verdicts_recipe
 from voxstill.storage import parts, removals, workdir
@@ -19,6 +20,7 @@ from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, V
 from voxstill.storage.store import Store
 
 
+@marks_children("filter")
 def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False) -> VerdictFigures:
     """Every label has its scores, and those of the training and dev splits a verdict with its reason.
 

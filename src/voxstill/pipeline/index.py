@@ -19,6 +19,7 @@ from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.scan import SourceFile, SourceFiles, by_file, scan, speaker_of
 from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.indexing.state import IndexState
+from voxstill.pipeline.marks import marks_children
 from voxstill.storage import lease, parts, removals, tables, workdir
 from voxstill.storage.figures import UNREADABLE, IndexFigures
 from voxstill.storage.redaction import redact_uri
@@ -30,6 +31,7 @@ _FEW = 0.01
 """Share of recordings with clipping or a DC offset that is counted, but no reason for a warning."""
 
 
+@marks_children("index")
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 

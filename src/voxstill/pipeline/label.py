@@ -11,6 +11,7 @@ from voxstill.core.errors import ConfigError
 from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.monitor import log
 from voxstill.labelling import consensus, label, permission
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.recipes import finished_utterances
 from voxstill.storage import parts, workdir
 from voxstill.storage.figures import LabelFigures
@@ -19,6 +20,7 @@ from voxstill.teachers import registry
 from voxstill.teachers.consensus import ConsensusTeacher
 
 
+@marks_children("label")
 def label_utterances(
     cfg: Config,
     *,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from voxstill.core import scratch
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config, Plan
 from voxstill.core.errors import ConfigError, DataError, first_line
@@ -169,8 +168,8 @@ def _of_shards(
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,), {}
     else:
         open_corpus = task.corpus
-    with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
-        data = open_corpus(cfg, RunDir(Path(folder)), store, prefix)
+    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+        data = open_corpus(cfg, RunDir(folder), store, prefix)
         first = data.plan(0, ascending=True)
         hours = data.hours_by_dataset(first) if isinstance(data, Corpus) else {}
         if epoch == 0:
@@ -200,8 +199,8 @@ def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> Epoch
 
 def _lengths(shards: _Shards, cfg: Config) -> Lengths:
     """The lengths of the train split."""
-    with tempfile.TemporaryDirectory() as folder:  # what is mapped from there stays until it is let go of
-        corpus = open_index(shards.store, shards.prefix, Path(folder), splits=("train",), encode=None, encoder="")
+    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+        corpus = open_index(shards.store, shards.prefix, folder, splits=("train",), encode=None, encoder="")
         shard = corpus.shard.astype(np.int64)
         return Lengths(durations_ms=corpus.durations_ms, shard=shard, sampling_rate=corpus.sampling_rate(cfg.plan))
 

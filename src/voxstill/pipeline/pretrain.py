@@ -6,6 +6,7 @@ from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.mixture import shards_to_listen_to
 from voxstill.tasks import pretraining
 from voxstill.training.check import check
@@ -13,6 +14,7 @@ from voxstill.training.launch import launch
 from voxstill.training.summary import TrainingSummary
 
 
+@marks_children("pretrain")
 def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a model on audio alone; return its folder, steps, seconds and loss.
 

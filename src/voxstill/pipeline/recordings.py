@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core import pcm
+from voxstill.core import pcm, scratch
 from voxstill.core.errors import ConfigError, DataError, StorageError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
@@ -150,7 +149,7 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
         source = sys.stdin.buffer
     if source.isatty():
         raise ConfigError("standard input is a terminal", why="no audio comes from there", fix="pipe a file into it")
-    with tempfile.NamedTemporaryFile(prefix="voxstill-") as copy:
+    with scratch.folder() as folder, (folder / "audio").open("wb") as copy:
         while piece := source.read(_COPIED_BYTES):
             copy.write(piece)
             if copy.tell() > MAX_BYTES:
@@ -158,7 +157,7 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
                     "standard input is not read", why=f"more than {MAX_BYTES / 1e9:.0f} GB come", fix="split the audio"
                 )
         copy.flush()
-        yield copy.name
+        yield str(folder / "audio")
 
 
 def record(seconds: float) -> NDArray[np.int16]:

@@ -21,6 +21,7 @@ from voxstill.pipeline.check_table import Finding
 from voxstill.pipeline.filter import filter_labels, measured_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.sharding import generation
 from voxstill.storage import lease, manifest, same_audio, tables, workdir
@@ -32,6 +33,7 @@ _DERIVED: tuple[Kind, ...] = ("scores", "verdicts", "shards")
 _ORDER: tuple[Kind, ...] = ("utterances", "labels", "alignments", *_DERIVED, "mixtures")
 
 
+@marks_children("verify")
 def repair(cfg: Config, findings: Sequence[Finding]) -> None:
     """Make again what the configuration makes of the broken tables; names the others in the log.
 

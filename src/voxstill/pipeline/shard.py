@@ -23,6 +23,7 @@ from voxstill.pipeline import nothing_kept
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.recipes import (
     finished_shards,
     finished_utterances,
@@ -40,6 +41,7 @@ from voxstill.storage.figures import ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 
+@marks_children("shard")
 def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it.
 
@@ -62,6 +64,7 @@ def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     return _shard(cfg, shard_recipe(cfg, verdicts), joined, verdicts, own)
 
 
+@marks_children("shard")
 def shard_unlabelled(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance but those of the test split, and those removed, lies in one shard, with no label.
 
@@ -255,6 +258,7 @@ def repack_sources(cfg: Config, sources: Sequence[str], *overrides: str) -> Shar
     return repack(config.changed(cfg, source, *REPACK, *overrides))
 
 
+@marks_children("shard")
 def repack(cfg: Config) -> ShardFigures:
     """Shards of everything in the source that has a human text; what is left out is counted by reason."""
     indexed, labelled = index(cfg), label_utterances(cfg)

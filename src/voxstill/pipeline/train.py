@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from voxstill.core.config import Config
+from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
 from voxstill.tasks import registry
 from voxstill.training.check import check
@@ -13,6 +14,7 @@ from voxstill.training.launch import launch
 from voxstill.training.summary import TrainingSummary
 
 
+@marks_children("train")
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
 

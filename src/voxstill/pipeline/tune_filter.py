@@ -17,6 +17,7 @@ from voxstill.filtering.rules import Confidences
 from voxstill.filtering.verdicts import SPLITS
 from voxstill.labelling import label_figures
 from voxstill.pipeline.filter import measured_labels
+from voxstill.pipeline.marks import marks_children
 from voxstill.scoring import words
 from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.arrays import numpy_array
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@marks_children("filter")
 def tune(cfg: Config) -> tuning.TuneResult:
     """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from importlib import metadata
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from voxstill.core import pcm
+from voxstill.core import pcm, scratch
 from voxstill.core.config import Section, option
 from voxstill.core.errors import DataError, StorageError, TeacherError
 from voxstill.core.records import Word, fingerprint
@@ -228,10 +227,11 @@ class PocketSphinxTeacher:
             )
 
     def _activate_keyphrases(self, keyphrases: Sequence[str]) -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".kws", encoding="utf-8") as file:
-            file.writelines(f"{phrase} /{self.options.keyphrase_threshold:g}/\n" for phrase in keyphrases)
-            file.flush()
-            self._decoder.add_kws(SEARCH, file.name)
+        with scratch.folder() as folder:
+            file = folder / "keyphrases"
+            lines = [f"{phrase} /{self.options.keyphrase_threshold:g}/\n" for phrase in keyphrases]
+            file.write_text("".join(lines), encoding="utf-8")
+            self._decoder.add_kws(SEARCH, str(file))
         self._decoder.activate_search(SEARCH)
 
 

@@ -10,13 +10,13 @@ import functools
 import itertools
 import json
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from voxstill.core import scratch
 from voxstill.core.config import CHUNKS_MS, DEFAULT_CHUNK_MS, lookahead
 from voxstill.core.errors import DataError, first_line
 from voxstill.core.records import Word
@@ -191,7 +191,7 @@ def from_checkpoint(checkpoint: str) -> Vocabulary:
         return Vocabulary.load(Path(checkpoint))
     from transformers import AutoTokenizer
 
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch.folder() as folder:
         try:
             AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False).save_pretrained(folder)
         except Exception as error:  # any, of a file that others have written

@@ -6,11 +6,11 @@ processes and tells of deaths; resuming is ours, so it retries nothing.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from voxstill import engine
+from voxstill.core import scratch
 from voxstill.core.config import Engine
 from voxstill.core.errors import ConfigError, TrainingError, VoxstillError
 
@@ -37,12 +37,12 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
             why="each rank has one for itself",
             fix="lower `train.devices`, or add machines to the cluster",
         )
-    with tempfile.TemporaryDirectory() as folder:  # of Ray's own notes: checkpoints are ours
+    with scratch.folder() as folder:  # of Ray's own notes: checkpoints are ours
         trainer = TorchTrainer(
             _worker,
             train_loop_config={"rank": rank},
             scaling_config=ScalingConfig(num_workers=num, use_gpu=kind == "GPU"),
-            run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=0)),
+            run_config=RunConfig(storage_path=str(folder), failure_config=FailureConfig(max_failures=0)),
         )
         try:
             trainer.fit()

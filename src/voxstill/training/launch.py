@@ -9,12 +9,13 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from voxstill.core import heartbeat, world
+from voxstill.core import heartbeat, run_mark, world
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, Interrupted
 from voxstill.core.monitor import describing, log, log_to, start_logging
@@ -95,6 +96,18 @@ def _launch(
         return done
     if cfg.train.launcher == "ray" or cfg.train.devices > 1:
         owner.check_free(run, command)
+    with _marked(run, command):
+        _train(cfg, run, shards, build, command)
+    return finished_summary(run) or _stopped(run)
+
+
+def _marked(run: RunDir, command: str) -> AbstractContextManager[None]:
+    """What this process starts is of this experiment."""
+    return run_mark.marked(command, str(run.path.absolute()))
+
+
+def _train(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, command: str) -> None:
+    """Train in as many processes as there are devices: this one, or others that it waits for."""
     if cfg.train.launcher == "ray":
         from voxstill.training import cluster  # Ray is not where one machine trains
 
@@ -103,14 +116,13 @@ def _launch(
             cluster.train(
                 functools.partial(_on_ray, cfg, run, shards, build, Path.cwd(), command), cfg.train.devices, cfg.engine
             )
-        return finished_summary(run) or _stopped(run)
+        return
     fabric = parallel.fabric(cfg.train)
     # bound, not passed: Fabric looks into the arguments of what it launches and refuses frozen dataclasses
     follows = _followed(run) if cfg.train.devices > 1 else metrics.serving(run)
     with parallel.raise_rank_error(run, cfg.train.devices), follows:
         prefix = _prefix(shards)
         fabric.launch(functools.partial(train_rank, cfg=cfg, run=run, prefix=prefix, build=build, command=command))
-    return finished_summary(run) or _stopped(run)
 
 
 @contextlib.contextmanager
@@ -146,7 +158,7 @@ def _as_one_of(
     run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: opened().path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
-        with metrics.serving(run):
+        with _marked(run, command), metrics.serving(run):
             _train_rank(fabric, cfg, run, _prefix(shards), build, command)
     summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
     torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort

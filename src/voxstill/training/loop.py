@@ -16,7 +16,7 @@ from torch import nn
 from voxstill.core import world
 from voxstill.core.config import Config, Train
 from voxstill.core.errors import TrainingError
-from voxstill.core.monitor import Progress, Timer, clock, log
+from voxstill.core.monitor import Progress, clock, log
 from voxstill.core.records import Batch
 from voxstill.nn.freezing import Frozen
 from voxstill.storage.rundir import RunDir
@@ -31,7 +31,7 @@ from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
 from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
 from voxstill.training.task import StepContext, Task, minimised
-from voxstill.training.waits import WaitMeter
+from voxstill.training.waits import Stopwatch, WaitMeter
 from voxstill.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class _Trainer:
         self._is_first = fabric.global_rank == 0
         self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
         self._waits = WaitMeter(run, fabric.global_rank, fabric.world_size, cfg.train, data)
+        self._waits.watch(model)
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
         self._guard = Guard(run, fabric.global_rank, self._advice)
         self._memory = MemoryGuard(cfg.plan.budget_ms)
@@ -197,7 +198,7 @@ class _Trainer:
             probe.held(self._model, self._optimizer, self._average if averages else None),
             probe.counted(self._model, step.batches) as count,
         ):
-            self._gradients(step, context, 0, Timer())
+            self._gradients(step, context, 0, Stopwatch())
         return count()
 
     def _progress(self) -> float:
@@ -285,7 +286,7 @@ class _Trainer:
             group["lr"] = optim.lr_at(progress, cfg.train)
         self._frozen.set_modes(progress)
         with self._memory.in_step(state.step):
-            loss, figures = self._gradients(step, context, state.step, self._waits.forward)
+            loss, figures = self._gradients(step, context, state.step, self._waits.own)
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
         sums = all_sums(
@@ -299,6 +300,7 @@ class _Trainer:
                 "seconds": self._is_first * (self._seconds + time.perf_counter() - start),
             },
         )
+        self._waits.own.start()
         loss, state.seconds = sums["loss"], sums.pop("seconds")
         state.replaced = self._replaced_before + int(sums.pop("replaced"))
         overflows = self._scaling.overflows(loss, norm)
@@ -318,12 +320,10 @@ class _Trainer:
         return norm, sums
 
     def _gradients(
-        self, prepared: PreparedStep, context: StepContext, step: int, forward: Timer
+        self, prepared: PreparedStep, context: StepContext, step: int, own: Stopwatch
     ) -> tuple[float, dict[str, float]]:
         fabric, model, seed, memory = self._fabric, self._wrapped, self._cfg.seed, self._memory
-        return one_step(
-            fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, forward=forward
-        )
+        return one_step(fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, own=own)
 
     def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
         """Whether the update of a step is taken; TrainingError where too many in a row were not.

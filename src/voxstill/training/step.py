@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from voxstill.core.monitor import Timer
 from voxstill.core.records import Batch, fingerprint
 from voxstill.data.transfer import to_device
 from voxstill.training.guard import MemoryGuard
 from voxstill.training.task import ModelInput, StepContext, Task, make_generator
+from voxstill.training.waits import Stopwatch
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -37,11 +37,11 @@ def one_step(
     seed: int,
     step: int,
     memory: MemoryGuard,
-    forward: Timer,
+    own: Stopwatch,
 ) -> tuple[float, dict[str, float]]:
     """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures).
 
-    `forward` counts the time of the forward passes.
+    `own` runs but for the backward pass and where the ranks exchange something before a forward pass.
     """
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
     torch.manual_seed(drawn % 2**63)
@@ -53,8 +53,9 @@ def one_step(
             raise prepared.inputs
         last = micro == len(prepared.batches) - 1
         with fabric.no_backward_sync(model, enabled=not last):
-            with forward.running():
-                loss = task.loss(model, prepared.inputs[micro], context)
+            own.stop()  # which the model starts, once it has what the ranks exchange before
+            loss = task.loss(model, prepared.inputs[micro], context)
+            own.stop()
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
         total += float(loss.value.detach())
         for name, value in loss.figures.items():

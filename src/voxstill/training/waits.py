@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Train
 from voxstill.core.cpu_time import CpuClock, CpuTime
 from voxstill.core.errors import DataError
-from voxstill.core.monitor import Timer, log
+from voxstill.core.monitor import log
 from voxstill.core.process import machine
 from voxstill.core.result import read
 from voxstill.data.bottleneck import LoaderTimes, Resources, Waits, judge
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
+    from torch import nn
+
 RECENT_S = 30.0
 """A training is judged by so many seconds while it goes on."""
 SHARES = ("computing", "core_wait", "read", "decode", "transfer", "prepare", "loader_core_wait")
 """What a line of the metrics has of it, as shares of the time of its steps."""
-_WRITE_S = 1.0
+_WRITE_S = 5.0
 
 
 class TimedData(Protocol):
@@ -62,6 +65,29 @@ class RankWaits:
     total: Waits
 
 
+class Stopwatch:
+    """Adds up the seconds between `start` and `stop`; a second start forgets the first."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        """Count no more, where it counts."""
+        if self._since is not None:
+            self._seconds += time.perf_counter() - self._since
+            self._since = None
+
+    def take(self) -> float:
+        """The seconds so far; counting starts anew."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
 class WaitMeter:
     """Measures the steps of one rank, `with meter.step()` each; `line` gives the shares of a line of the metrics.
 
@@ -73,13 +99,14 @@ class WaitMeter:
         self._rank, self._ranks, self._data = rank, ranks, data
         self._resources = _resources(cfg, data)
         self._cpu = CpuClock()
-        self.forward = Timer()
-        """The forward passes, which wait for no other rank."""
+        self.own = Stopwatch()
+        """Runs where a rank waits for no other one: not in the backward pass, nor before a forward pass, as DDP begins
+        one with the buffers of rank 0."""
         self._seconds, self._num_steps, self._num_clipped = 0.0, 0, 0
         self._before, self._before_cpu = data.spent(), CpuTime()
         self._intervals: deque[Waits] = deque()
         self._since_line = self._total = Waits()
-        self._written_s = time.monotonic()
+        self._written_s = -math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -93,12 +120,19 @@ class WaitMeter:
     def step(self) -> Iterator[None]:
         """Count one step, from asking for its batches to the exchange with the other ranks."""
         start = time.perf_counter()
+        self.own.start()
         with self._cpu.running():
             yield
+        self.own.stop()
         self._seconds += time.perf_counter() - start
         self._num_steps += 1
         if time.monotonic() - self._written_s >= _WRITE_S:
             self.write()
+
+    def watch(self, model: nn.Module) -> None:
+        """Let the stopwatch run on once the model, which another may wrap, begins its forward pass."""
+        own = self.own
+        model.register_forward_pre_hook(lambda *_: own.start())
 
     def clip(self, norm: float, most: float) -> None:
         """Count a step whose gradient was scaled down."""
@@ -142,7 +176,7 @@ class WaitMeter:
             seconds=self._seconds,
             computing_s=cpu.computing_s,
             core_wait_s=cpu.core_wait_s,
-            own_s=self.forward.take() + loader.waited_s,
+            own_s=self.own.take(),
             loader=loader,
         )
         self._before, self._before_cpu, self._seconds, self._num_steps = spent, self._cpu.total, 0.0, 0

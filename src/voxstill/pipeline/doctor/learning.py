@@ -183,8 +183,11 @@ def _falls_after(pairs: Sequence[tuple[float, float]], best: float) -> bool:
 
 
 def _gradients(steps: Sequence[Line], cfg: Config) -> Iterator[Check]:
-    """Share of the steps whose gradient was scaled down: by the count of each line, else by the norm of its last."""
-    half = steps[len(steps) // 2 :]
+    """Share of the steps whose gradient was scaled down: by the count of each line, else by the norm of its last.
+
+    In the warm-up that is usual.
+    """
+    half = [line for line in steps[len(steps) // 2 :] if (line.number("progress") or 1.0) >= cfg.train.warmup]
     counted = [share for line in half if (share := line.number("clipped")) is not None]
     norms = [norm for line in half if (norm := line.number("grad_norm")) is not None]
     if counted:

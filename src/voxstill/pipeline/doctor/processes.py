@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+_LOOKS_S = 0.005
 _STOPPED = "Tt"
 """States of proc(5): by a signal, or by a debugger."""
 
@@ -40,10 +41,16 @@ def busiest(during_s: float, without: Collection[int] = (), num: int = 3) -> lis
     return sorted((row for row in rows if row.cores >= 0.1), key=lambda row: -row.cores)[:num]
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process of this machine is stopped, as by SIGSTOP or Ctrl-Z."""
-    with contextlib.suppress(OSError, IndexError):
-        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in _STOPPED
+def is_stopped(pid: int, during_s: float = 0.0) -> bool:
+    """Whether a process of this machine is stopped, as by SIGSTOP or Ctrl-Z, and stays so."""
+    give_up_s = time.monotonic() + during_s
+    try:
+        while (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in _STOPPED:
+            if time.monotonic() >= give_up_s:
+                return True
+            time.sleep(_LOOKS_S)
+    except (OSError, IndexError):
+        return False
     return False
 
 

@@ -22,6 +22,8 @@ from voxstill.training.watchdog import RankState, read_states
 
 _LIMIT_S = 4.0
 _BUSY_S = 0.4
+_STOPPED_S = 0.3
+"""One that is stopped for less goes on by itself: it is slow."""
 _SILENT_S = 60.0
 """Without a step, and longer than twenty steps took."""
 _STEPS = 20
@@ -74,7 +76,9 @@ def _learning(state: _Run) -> list[Check]:
 
 def processes(state: _Run) -> list[Check]:
     """Whether the ranks live, and whether they make steps."""
-    stopped = {rank: rank_state.pid for rank, rank_state in state.alive.items() if is_stopped(rank_state.pid)}
+    stopped = {
+        rank: rank_state.pid for rank, rank_state in state.alive.items() if is_stopped(rank_state.pid, _STOPPED_S)
+    }
     if stopped:
         who = ", ".join(f"rank {rank} (process {pid})" for rank, pid in stopped.items())
         pids = " ".join(map(str, stopped.values()))
@@ -131,8 +135,8 @@ def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
     elif late.data_wait >= SOME_WAITING:
         why = f"waits {late.data_wait:.0%} of its time for batches"
     found = (
-        f"rank {late.rank} on {row.machine.partition(' ')[0]} takes {1e3 * late.own_s:.0f} ms until it first waits "
-        f"for the others, who take {1e3 * late.others_s:.0f} ms, of a step of {1e3 * late.step_s:.0f} ms; it {why}"
+        f"rank {late.rank} on {row.machine.partition(' ')[0]} takes {1e3 * late.own_s:.0f} ms of a step for what "
+        f"it does alone, and the others {1e3 * late.others_s:.0f} ms; a step takes {1e3 * late.step_s:.0f} ms. It {why}"
     )
     process = f", process {state.ranks[late.rank].pid}," if late.rank in state.ranks else ""
     fix = f"run `voxstill doctor` where rank {late.rank}{process} runs, end what disturbs it there, or train elsewhere"

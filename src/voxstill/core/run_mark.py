@@ -1,0 +1,199 @@
+"""The mark of a run: what a process starts says by it which run it is of, and so whether that run has ended.
+
+A program that is started inherits it in its environment. A process that is only forked shows the environment of its
+parent's start, so it inherits an open file in memory instead, which no program does. The file is the newer of the two:
+a command that another run has started is a run of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from voxstill.core import result, world
+from voxstill.core.errors import DataError
+from voxstill.core.process import Process, machine, open_files
+
+VARIABLE = "VOXSTILL_RUN"
+"""The environment variable of the mark, a JSON object."""
+_KEEP_TITLES_APART = "SPT_NOENV"
+"""Unless it is set, setproctitle, which vLLM uses, writes titles over the environment that /proc shows."""
+_MEMORY_FILE = "voxstill-run"
+_MOST_BYTES = 1 << 17  # the most that Linux takes for one variable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMark:
+    """A run: the process that owns it and the launcher of that one, where torchrun started it as a rank."""
+
+    machine: str
+    """Where process ids mean what they mean here: host, boot and namespace."""
+    owner: Process
+    launcher: Process | None = None
+    command: str
+    """Its name in the shell: `label`."""
+    folders: tuple[str, ...]
+    """The work folder and the experiment, absolute."""
+    since: str
+    """UTC, ISO 8601."""
+
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether its processes can be looked up here."""
+        return self.machine == machine()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its owner is gone, or the launcher of that: nobody waits for what it has started."""
+        return self.owner.has_ended or (self.launcher is not None and self.launcher.has_ended)
+
+    def to_json(self) -> str:
+        """The text that is inherited."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self | None:
+        """The mark in a text; None where there is none."""
+        try:
+            facts = json.loads(text)
+            return result.read(cls, facts) if isinstance(facts, dict) else None
+        except (ValueError, DataError, RecursionError):
+            return None
+
+
+@contextlib.contextmanager
+def marked(command: str, *folders: str) -> Iterator[None]:
+    """What this process starts while the block runs bears the mark of its run; within another block, of both."""
+    layer = _Layer(command, folders)
+    _RUN.enter(layer)
+    try:
+        yield
+    finally:
+        _RUN.leave(layer)
+
+
+def current() -> RunMark | None:
+    """The mark that a process started now would bear."""
+    return RunMark.from_json(world.environment().get(VARIABLE, ""))
+
+
+def of_owner_here() -> RunMark:
+    """The mark of something that this process owns by itself, such as a temporary folder."""
+    run = current()
+    return RunMark(
+        machine=machine(),
+        owner=Process.of(os.getpid()),
+        command="" if run is None else run.command,
+        folders=() if run is None else run.folders,
+        since=_now(),
+    )
+
+
+def of_process(pid: int) -> RunMark | None:
+    """The mark that a process of this user bears; None where it bears none, or has ended."""
+    for path, target in open_files(pid).items():
+        if target.startswith(f"/memfd:{_MEMORY_FILE} "):
+            with contextlib.suppress(OSError), open(path, "rb") as file:
+                return RunMark.from_json(file.read(_MOST_BYTES))
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    prefix = f"{VARIABLE}=".encode()
+    texts = [line.removeprefix(prefix) for line in environment.split(b"\0") if line.startswith(prefix)]
+    return RunMark.from_json(texts[0]) if texts else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """One `marked` block."""
+
+    command: str
+    folders: tuple[str, ...]
+
+
+class _Run:
+    """The blocks that run in this process, of all its threads, and the mark that they make together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+        self._layers: list[_Layer] = []
+        self._memory_file: int | None = None
+        self._before: str | None = None
+        self._since = ""
+
+    def enter(self, layer: _Layer) -> None:
+        with self._lock:
+            if not self._layers:
+                self._before, self._since = world.environment().get(VARIABLE), _now()
+            self._layers.append(layer)
+            self._show()
+
+    def leave(self, layer: _Layer) -> None:
+        with self._lock:
+            if layer in self._layers:  # else it was entered before the fork that made this process
+                self._layers.remove(layer)
+                self._show()
+
+    def _show(self) -> None:
+        """Put the mark of the blocks where children inherit it."""
+        if not self._layers:
+            os.environ.pop(VARIABLE, None)
+            if self._before is not None:
+                os.environ[VARIABLE] = self._before
+            self._hold(None)
+            return
+        folders = dict.fromkeys(folder for layer in self._layers for folder in layer.folders)
+        is_rank = "TORCHELASTIC_RUN_ID" in world.environment()
+        mark = RunMark(
+            machine=machine(),
+            owner=Process.of(os.getpid()),
+            launcher=Process.of(os.getppid()) if is_rank else None,
+            command=self._layers[0].command,
+            folders=tuple(folders),
+            since=self._since,
+        )
+        os.environ[VARIABLE] = mark.to_json()
+        os.environ.setdefault(_KEEP_TITLES_APART, "1")
+        self._hold(mark)
+
+    def _hold(self, mark: RunMark | None) -> None:
+        """Keep a file in memory with the mark open, instead of the one before, which forked children still have."""
+        before, self._memory_file = self._memory_file, None
+        if mark is not None and hasattr(os, "memfd_create"):
+            with contextlib.suppress(OSError):  # no descriptor is free: forked children bear no mark then
+                self._memory_file = _memory_file(mark.to_json().encode())
+        if before is not None:
+            os.close(before)
+
+    def _forget(self) -> None:
+        """In a forked child: it bears the mark of its parent, whose blocks are none of its own."""
+        self._lock = threading.Lock()
+        self._layers = []
+
+
+def _memory_file(content: bytes) -> int:
+    """The descriptor of a new file in memory, none of the standard streams, which may be closed."""
+    descriptor = os.memfd_create(_MEMORY_FILE)
+    try:
+        os.write(descriptor, content)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+_RUN = _Run()
