@@ -165,7 +165,7 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
     monitor.start_logging(options.log_level or "info")
     world.pin_threads(1)
     try:
-        with run_mark.marked(command.name):
+        with run_mark.marked(command.name, is_whole_process=True):
             result = command(options, **values)
     except VoxstillError as error:
         print(printable(str(error)), file=sys.stderr)  # noqa: T201

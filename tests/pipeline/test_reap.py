@@ -167,6 +167,34 @@ def test_a_command_that_another_run_has_started_is_a_run_of_its_own(tmp_path: Pa
         parent.stdout.close()
 
 
+RANK = """
+import sys, time
+from voxstill.core import run_mark
+with run_mark.marked("train", is_whole_process=True), run_mark.marked("train", sys.argv[1]):
+    pass
+print(flush=True)
+time.sleep(600)
+"""
+LAUNCHER = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, "TORCHELASTIC_RUN_ID": "tests"})
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_rank_that_hangs_while_it_exits_is_left_over_once_torchrun_is_gone(tmp_path: Path, fast: None) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, RANK, tmp_path], stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    rank = int(launcher.stdout.readline())
+    assert launcher.stdout.readline() == b"\n"  # it is past its blocks
+    assert reap(str(tmp_path), end=True).found == []
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    assert ended_pids(reap(str(tmp_path), end=True)) == {rank}
+
+
 def test_the_mark_goes_with_its_block_and_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_mark.VARIABLE, "of an outer process")
     with run_mark.marked("run", "/work"):

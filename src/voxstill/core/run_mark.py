@@ -71,9 +71,13 @@ class RunMark:
 
 
 @contextlib.contextmanager
-def marked(command: str, *folders: str) -> Iterator[None]:
-    """What this process starts while the block runs bears the mark of its run; within another block, of both."""
-    layer = _Layer(command, folders)
+def marked(command: str, *folders: str, is_whole_process: bool = False) -> Iterator[None]:
+    """What this process starts while the block runs bears the mark of its run; within another block, of both.
+
+    Where the block is all that the process is there for, it bears the mark of all blocks within to its end: it may
+    hang while it exits.
+    """
+    layer = _Layer(command, folders, is_whole_process)
     _RUN.enter(layer)
     try:
         yield
@@ -119,6 +123,7 @@ class _Layer:
 
     command: str
     folders: tuple[str, ...]
+    is_whole_process: bool
 
 
 class _Run:
@@ -141,17 +146,22 @@ class _Run:
 
     def leave(self, layer: _Layer) -> None:
         with self._lock:
-            if layer in self._layers:  # else it was entered before the fork that made this process
+            if layer not in self._layers:  # it was entered before the fork that made this process
+                return
+            if layer.is_whole_process:
+                self._layers.clear()
+            elif not any(other.is_whole_process for other in self._layers):
                 self._layers.remove(layer)
-                self._show()
+            self._show(keeps_memory_file=layer.is_whole_process)
 
-    def _show(self) -> None:
+    def _show(self, *, keeps_memory_file: bool = False) -> None:
         """Put the mark of the blocks where children inherit it."""
         if not self._layers:
             os.environ.pop(VARIABLE, None)
             if self._before is not None:
                 os.environ[VARIABLE] = self._before
-            self._hold(None)
+            if not keeps_memory_file:
+                self._hold(None)
             return
         folders = dict.fromkeys(folder for layer in self._layers for folder in layer.folders)
         is_rank = "TORCHELASTIC_RUN_ID" in world.environment()
