@@ -168,12 +168,17 @@ def test_a_command_that_another_run_has_started_is_a_run_of_its_own(tmp_path: Pa
 
 
 RANK = """
-import sys, time
+import os, pathlib, sys, time
 from voxstill.core import run_mark
+launcher = os.getppid()
 with run_mark.marked("train", is_whole_process=True), run_mark.marked("train", sys.argv[1]):
     pass
 print(flush=True)
-time.sleep(600)
+while os.getppid() == launcher:
+    time.sleep(0.01)
+with run_mark.marked("evaluate", sys.argv[1]):
+    pathlib.Path(sys.argv[1], "goes on").touch()
+    time.sleep(600)
 """
 LAUNCHER = """
 import os, subprocess, sys
@@ -183,15 +188,19 @@ child.wait()
 """
 
 
-def test_a_rank_that_hangs_while_it_exits_is_left_over_once_torchrun_is_gone(tmp_path: Path, fast: None) -> None:
+def test_a_rank_bears_its_mark_to_its_end_and_is_left_over_once_torchrun_is_gone(tmp_path: Path, fast: None) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, RANK, tmp_path], stdout=subprocess.PIPE)
     assert launcher.stdout is not None
     rank = int(launcher.stdout.readline())
     assert launcher.stdout.readline() == b"\n"  # it is past its blocks
+    mark = run_mark.of_process(rank)
+    assert mark is not None
+    assert (mark.folders, mark.launcher) == ((str(tmp_path),), Process.of(launcher.pid))
     assert reap(str(tmp_path), end=True).found == []
     launcher.kill()
     launcher.wait()
     launcher.stdout.close()
+    until((tmp_path / "goes on").exists)
     assert ended_pids(reap(str(tmp_path), end=True)) == {rank}
 
 

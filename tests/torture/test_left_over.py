@@ -31,7 +31,7 @@ from tones import TEXTS, write_shards
 from torture import runs
 from torture.test_nodes import access, cluster
 from torture.test_training import SETTINGS
-from voxstill.core import scratch
+from voxstill.core import run_mark, scratch
 from voxstill.core.process import Process
 from voxstill.pipeline.reap import ReapResult, reap
 from voxstill.storage import tables
@@ -40,9 +40,18 @@ from voxstill.storage.store import Store
 pytestmark = pytest.mark.slow
 NUM = 120
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 60}
-VLLM = {"name": "vllm", "dtype": "float32", "enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 1}
+VLLM = {
+    "name": "vllm",
+    "dtype": "float32",
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.1,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 4096,
+}
 RAY = {"name": "ray", "chunk": 3, "workers": 2, "teachers": 2}
 WITHIN_S = 240
+DYING_S = 5.0
+"""The kernel takes a while to give back the memory of a process that was killed."""
 MARK = "VOXSTILL_TORTURE"
 """What every process of a run inherits but those in a cluster of others: how the test finds them by itself."""
 
@@ -232,8 +241,11 @@ def ours_in_cluster(folder: Path, nodes: dict[str, Any]) -> list[Process]:
 
 
 def check_nothing_left(folder: Path, result: ReapResult, tree: set[Process], nodes: dict[str, Any]) -> None:
-    left = [runs.command_line(member.pid) for member in tree if not member.has_ended]
-    assert left == [], result.to_text()
+    deadline = time.monotonic() + DYING_S
+    while (left := [member for member in tree if not member.has_ended]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    about = [f"{member} {runs.command_line(member.pid)} {run_mark.of_process(member.pid)}" for member in left]
+    assert about == [], result.to_text()
     assert processes_with(f"{MARK}={folder}.") == []
     assert ours_in_cluster(folder, nodes) == []
     again = reap(str(folder / "work"))
