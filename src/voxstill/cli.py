@@ -159,11 +159,12 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
 
 def execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
     """Run a command and print its result or its error; returns the exit code."""
-    from voxstill.core import monitor, run_mark, world
+    from voxstill.core import monitor, run_mark, shared_memory, world
     from voxstill.core.errors import StorageError, VoxstillError
 
     monitor.start_logging(options.log_level or "info")
     world.pin_threads(1)
+    shared_memory.name_semaphores()
     try:
         with run_mark.marked(command.name, is_whole_process=True):
             result = command(options, **values)

@@ -321,6 +321,41 @@ def test_segments_that_left_over_processes_alone_have_are_removed(tmp_path: Path
         data.unlink()
 
 
+SEMAPHORES = """
+import multiprocessing, multiprocessing.resource_tracker as tracker, sys
+from voxstill.core import shared_memory
+shared_memory.name_semaphores()
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(tracker._resource_tracker._pid, semaphore._semlock.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_semaphores_of_a_command_that_was_killed_with_all_it_has_started_are_found(tmp_path: Path) -> None:
+    script = tmp_path / "semaphores.py"
+    script.write_text(SEMAPHORES)
+
+    def listed() -> set[str]:
+        return {row.what for row in reap().found if row.kind == "segment"}
+
+    command = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    tracker, name = command.stdout.readline().decode().split()
+    path = Path("/dev/shm") / f"sem.{name.removeprefix('/')}"
+    try:
+        assert path.exists()
+        assert str(path) not in listed()
+        os.kill(int(tracker), signal.SIGKILL)
+        command.kill()
+        command.communicate()
+        assert path.exists()
+        assert str(path) in listed()
+        assert str(path) not in {row.what for row in reap().unowned}
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def test_the_command_lists_and_ends_by_its_options(
     tmp_path: Path, fast: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
