@@ -204,6 +204,35 @@ def test_a_rank_bears_its_mark_to_its_end_and_is_left_over_once_torchrun_is_gone
     assert ended_pids(reap(str(tmp_path), end=True)) == {rank}
 
 
+LATE_RANK = """
+import os, pathlib, sys, time
+launcher = os.getppid()
+while os.getppid() == launcher:
+    time.sleep(0.01)
+from voxstill.core import run_mark
+with run_mark.marked("train", sys.argv[1]):
+    pathlib.Path(sys.argv[1], "began").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(b"torch" in Path("/proc/1/cmdline").read_bytes(), reason="torchrun takes in orphans here")
+def test_a_rank_of_which_torchrun_is_gone_before_it_begins_is_left_over(tmp_path: Path, fast: None) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, LATE_RANK, tmp_path], stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    rank = Process.of(int(launcher.stdout.readline()))
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    until((tmp_path / "began").exists)
+    try:
+        if Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1] == "1":
+            assert ended_pids(reap(str(tmp_path), end=True)) == {rank.pid}
+    finally:
+        if not rank.has_ended:
+            os.kill(rank.pid, signal.SIGKILL)
+
+
 def test_the_mark_goes_with_its_block_and_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_mark.VARIABLE, "of an outer process")
     with run_mark.marked("run", "/work"):

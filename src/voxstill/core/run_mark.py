@@ -196,7 +196,11 @@ class _Run:
 
 def _launcher() -> Process | None:
     """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process."""
-    return Process.of(os.getppid()) if "TORCHELASTIC_RUN_ID" in world.environment() else None
+    if "TORCHELASTIC_RUN_ID" not in world.environment():
+        return None
+    launcher = Process.of(os.getppid())
+    is_orphan = launcher.pid == 1 and b"torch" not in Path("/proc/1/cmdline").read_bytes()
+    return Process(0, "") if is_orphan else launcher
 
 
 def _memory_file(content: bytes, descriptor: int | None) -> int:
