@@ -182,7 +182,8 @@ with run_mark.marked("evaluate", sys.argv[1]):
 """
 LAUNCHER = """
 import os, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, "TORCHELASTIC_RUN_ID": "tests"})
+rank = {"TORCHELASTIC_RUN_ID": "tests", "LAUNCHER": str(os.getpid())}
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, **rank})
 print(child.pid, flush=True)
 child.wait()
 """
@@ -206,8 +207,7 @@ def test_a_rank_bears_its_mark_to_its_end_and_is_left_over_once_torchrun_is_gone
 
 LATE_RANK = """
 import os, pathlib, sys, time
-launcher = os.getppid()
-while os.getppid() == launcher:
+while os.getppid() == int(os.environ["LAUNCHER"]):
     time.sleep(0.01)
 from voxstill.core import run_mark
 with run_mark.marked("train", sys.argv[1]):
