@@ -167,6 +167,72 @@ def test_a_command_that_another_run_has_started_is_a_run_of_its_own(tmp_path: Pa
         parent.stdout.close()
 
 
+RANK = """
+import os, pathlib, sys, time
+from voxstill.core import run_mark
+launcher = os.getppid()
+with run_mark.marked("train", is_whole_process=True), run_mark.marked("train", sys.argv[1]):
+    pass
+print(flush=True)
+while os.getppid() == launcher:
+    time.sleep(0.01)
+with run_mark.marked("evaluate", sys.argv[1]):
+    pathlib.Path(sys.argv[1], "goes on").touch()
+    time.sleep(600)
+"""
+LAUNCHER = """
+import os, subprocess, sys
+rank = {"TORCHELASTIC_RUN_ID": "tests", "LAUNCHER": str(os.getpid())}
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, **rank})
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_a_rank_bears_its_mark_to_its_end_and_is_left_over_once_torchrun_is_gone(tmp_path: Path, fast: None) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, RANK, tmp_path], stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    rank = int(launcher.stdout.readline())
+    assert launcher.stdout.readline() == b"\n"  # it is past its blocks
+    mark = run_mark.of_process(rank)
+    assert mark is not None
+    assert (mark.folders, mark.launcher) == ((str(tmp_path),), Process.of(launcher.pid))
+    assert reap(str(tmp_path), end=True).found == []
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    until((tmp_path / "goes on").exists)
+    assert ended_pids(reap(str(tmp_path), end=True)) == {rank}
+
+
+LATE_RANK = """
+import os, pathlib, sys, time
+while os.getppid() == int(os.environ["LAUNCHER"]):
+    time.sleep(0.01)
+from voxstill.core import run_mark
+with run_mark.marked("train", sys.argv[1]):
+    pathlib.Path(sys.argv[1], "began").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(b"torch" in Path("/proc/1/cmdline").read_bytes(), reason="torchrun takes in orphans here")
+def test_a_rank_of_which_torchrun_is_gone_before_it_begins_is_left_over(tmp_path: Path, fast: None) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, LATE_RANK, tmp_path], stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    rank = Process.of(int(launcher.stdout.readline()))
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    until((tmp_path / "began").exists)
+    try:
+        if Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1] == "1":
+            assert ended_pids(reap(str(tmp_path), end=True)) == {rank.pid}
+    finally:
+        if not rank.has_ended:
+            os.kill(rank.pid, signal.SIGKILL)
+
+
 def test_the_mark_goes_with_its_block_and_blocks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_mark.VARIABLE, "of an outer process")
     with run_mark.marked("run", "/work"):
@@ -282,6 +348,41 @@ def test_segments_that_left_over_processes_alone_have_are_removed(tmp_path: Path
         shared.close()
         shared.unlink()
         data.unlink()
+
+
+SEMAPHORES = """
+import multiprocessing, multiprocessing.resource_tracker as tracker, sys
+from voxstill.core import shared_memory
+shared_memory.name_semaphores()
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(tracker._resource_tracker._pid, semaphore._semlock.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
+def test_semaphores_of_a_command_that_was_killed_with_all_it_has_started_are_found(tmp_path: Path) -> None:
+    script = tmp_path / "semaphores.py"
+    script.write_text(SEMAPHORES)
+
+    def listed() -> set[str]:
+        return {row.what for row in reap().found if row.kind == "segment"}
+
+    command = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert command.stdout is not None
+    tracker, name = command.stdout.readline().decode().split()
+    path = Path("/dev/shm") / f"sem.{name.removeprefix('/')}"
+    try:
+        assert path.exists()
+        assert str(path) not in listed()
+        os.kill(int(tracker), signal.SIGKILL)
+        command.kill()
+        command.communicate()
+        assert path.exists()
+        assert str(path) in listed()
+        assert str(path) not in {row.what for row in reap().unowned}
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_the_command_lists_and_ends_by_its_options(

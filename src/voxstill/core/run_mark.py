@@ -71,9 +71,13 @@ class RunMark:
 
 
 @contextlib.contextmanager
-def marked(command: str, *folders: str) -> Iterator[None]:
-    """What this process starts while the block runs bears the mark of its run; within another block, of both."""
-    layer = _Layer(command, folders)
+def marked(command: str, *folders: str, is_whole_process: bool = False) -> Iterator[None]:
+    """What this process starts while the block runs bears the mark of its run; within another block, of both.
+
+    Where the block is all that the process is there for, it bears the mark of all blocks within to its end: it may
+    hang while it exits.
+    """
+    layer = _Layer(command, folders, is_whole_process)
     _RUN.enter(layer)
     try:
         yield
@@ -119,6 +123,7 @@ class _Layer:
 
     command: str
     folders: tuple[str, ...]
+    is_whole_process: bool
 
 
 class _Run:
@@ -129,6 +134,7 @@ class _Run:
         os.register_at_fork(after_in_child=self._forget)
         self._layers: list[_Layer] = []
         self._memory_file: int | None = None
+        self._launcher: Process | None = None
         self._before: str | None = None
         self._since = ""
 
@@ -136,29 +142,34 @@ class _Run:
         with self._lock:
             if not self._layers:
                 self._before, self._since = world.environment().get(VARIABLE), _now()
+                self._launcher = self._launcher or _launcher()
             self._layers.append(layer)
             self._show()
 
     def leave(self, layer: _Layer) -> None:
         with self._lock:
-            if layer in self._layers:  # else it was entered before the fork that made this process
+            if layer not in self._layers:  # it was entered before the fork that made this process
+                return
+            if layer.is_whole_process:
+                self._layers.clear()
+            elif not any(other.is_whole_process for other in self._layers):
                 self._layers.remove(layer)
-                self._show()
+            self._show(keeps_memory_file=layer.is_whole_process)
 
-    def _show(self) -> None:
+    def _show(self, *, keeps_memory_file: bool = False) -> None:
         """Put the mark of the blocks where children inherit it."""
         if not self._layers:
             os.environ.pop(VARIABLE, None)
             if self._before is not None:
                 os.environ[VARIABLE] = self._before
-            self._hold(None)
+            if not keeps_memory_file:
+                self._hold(None)
             return
         folders = dict.fromkeys(folder for layer in self._layers for folder in layer.folders)
-        is_rank = "TORCHELASTIC_RUN_ID" in world.environment()
         mark = RunMark(
             machine=machine(),
             owner=Process.of(os.getpid()),
-            launcher=Process.of(os.getppid()) if is_rank else None,
+            launcher=self._launcher,
             command=self._layers[0].command,
             folders=tuple(folders),
             since=self._since,
@@ -169,27 +180,40 @@ class _Run:
 
     def _hold(self, mark: RunMark | None) -> None:
         """Keep a file in memory with the mark open, instead of the one before, which forked children still have."""
-        before, self._memory_file = self._memory_file, None
-        if mark is not None and hasattr(os, "memfd_create"):
+        if mark is None:
+            if self._memory_file is not None:
+                os.close(self._memory_file)
+            self._memory_file = None
+        elif hasattr(os, "memfd_create"):
             with contextlib.suppress(OSError):  # no descriptor is free: forked children bear no mark then
-                self._memory_file = _memory_file(mark.to_json().encode())
-        if before is not None:
-            os.close(before)
+                self._memory_file = _memory_file(mark.to_json().encode(), self._memory_file)
 
     def _forget(self) -> None:
         """In a forked child: it bears the mark of its parent, whose blocks are none of its own."""
         self._lock = threading.Lock()
-        self._layers = []
+        self._layers, self._launcher = [], None
 
 
-def _memory_file(content: bytes) -> int:
-    """The descriptor of a new file in memory, none of the standard streams, which may be closed."""
-    descriptor = os.memfd_create(_MEMORY_FILE)
+def _launcher() -> Process | None:
+    """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process."""
+    if "TORCHELASTIC_RUN_ID" not in world.environment():
+        return None
+    launcher = Process.of(os.getppid())
+    is_orphan = launcher.pid == 1 and b"torch" not in Path("/proc/1/cmdline").read_bytes()
+    return Process(0, "") if is_orphan else launcher
+
+
+def _memory_file(content: bytes, descriptor: int | None) -> int:
+    """The descriptor of a new file in memory: `descriptor` at once, for another process reads it at any time.
+
+    A new descriptor is none of the standard streams, which may be closed.
+    """
+    new = os.memfd_create(_MEMORY_FILE)
     try:
-        os.write(descriptor, content)
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+        os.write(new, content)
+        return fcntl.fcntl(new, fcntl.F_DUPFD_CLOEXEC, 3) if descriptor is None else os.dup2(new, descriptor, False)
     finally:
-        os.close(descriptor)
+        os.close(new)
 
 
 def _now() -> str:

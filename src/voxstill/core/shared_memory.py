@@ -1,7 +1,12 @@
-"""Segments of shared memory, the files in /dev/shm: which a process has, and which no process has."""
+"""Segments of shared memory, the files in /dev/shm: which a process has, and which no process has.
+
+Semaphores of `multiprocessing` are such files. Those of a command have its process in their names.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import multiprocessing
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -9,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxstill.core import process
+from voxstill.core.process import Process
 
 _FOLDER = Path("/dev/shm")
 _NAME = re.compile(r"torch_\d+_\S+|psm_\w+|nccl-\w+|cuda\.shm\.\S+|plasma\S+|sem\.\S+")
+_SEMAPHORE = re.compile(r"sem\.voxstill-([0-9a-f]{8})-(\d+)-(\d+)-\S+")
 """What torch, Python's `multiprocessing`, NCCL, CUDA and Ray make for a while; other files are people's own."""
 
 
@@ -22,6 +29,24 @@ class Segment:
     path: str
     num_bytes: int
     written_s: float
+
+    @property
+    def owner(self) -> Process | None:
+        """The process of the command that made it; None where the name does not say so, or not of this machine."""
+        match = _SEMAPHORE.fullmatch(Path(self.path).name)
+        return Process(int(match[2]), match[3]) if match is not None and match[1] == _machine() else None
+
+
+def name_semaphores() -> None:
+    """Put this process into the names of the semaphores that it and the processes that it spawns make from now on."""
+    own = Process.of(os.getpid())
+    # there is no public way; the attribute is as old as spawned processes (Python 3.4), and they inherit it
+    settings: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    settings["semprefix"] = f"/voxstill-{_machine()}-{own.pid}-{own.started}"
+
+
+def _machine() -> str:
+    return hashlib.sha256(process.machine().encode()).hexdigest()[:8]
 
 
 def segments() -> Iterator[Segment]:

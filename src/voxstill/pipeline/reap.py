@@ -110,6 +110,11 @@ class _LeftProcess:
     mark: RunMark
 
     @property
+    def cleans_up(self) -> bool:
+        """Whether it removes the semaphores and shared memory of the others, once these are gone, and ends."""
+        return "multiprocessing.resource_tracker" in self.info.command_line
+
+    @property
     def row(self) -> Leftover:
         info = self.info
         pid, what = info.process.pid, info.command_line
@@ -142,7 +147,7 @@ def reap(folder: str | None = None, *, end: bool = False) -> ReapResult:
         )
     root = None if folder is None else normalize_root(folder)
     left, num_not_judged = _left_processes(root)
-    segments, folders = _left_segments(left), _left_folders(root)
+    segments, folders = [*_left_segments(left), *_left_semaphores(root)], _left_folders(root)
     processes = {left_process.info.process: left_process for left_process in left}
     if end:
         _end_all(processes, root)
@@ -189,11 +194,12 @@ def _end_all(processes: dict[Process, _LeftProcess], root: str | None) -> None:
 
     targets = list(processes.values())
     pids = {target.info.process.pid for target in targets}
-    targets = [target for target in targets if target.info.parent not in pids]
+    first = [target for target in targets if target.info.parent not in pids and not target.cleans_up]
+    targets = first or targets
     for _ in range(_PASSES if targets else 0):
         process.end([target.info.process for target in targets], may_end, GRACE_S)
         targets, _ = _left_processes(root)
-        if not targets:
+        if all(target.cleans_up for target in targets):
             time.sleep(_SETTLE_S)
             targets, _ = _left_processes(root)
         if not targets:
@@ -217,6 +223,29 @@ def _left_segments(left: Sequence[_LeftProcess]) -> list[_LeftFile]:
                 row = _row("segment", path, time.time() - segment.written_s, segment.num_bytes, mark)
                 rows[path] = _LeftFile(row, mark.owner)
     return list(rows.values())
+
+
+def _left_semaphores(root: str | None) -> list[_LeftFile]:
+    """The semaphores of commands that are gone, whichever folder these were of, that no process has."""
+    named = [(segment, owner) for segment in shared_memory.segments() if (owner := segment.owner) is not None]
+    left = [(segment, owner) for segment, owner in named if root is None and owner.has_ended]
+    held = shared_memory.held_by(info.process.pid for info in process.processes()) if left else set()
+    return [
+        _LeftFile(
+            Leftover(
+                kind="segment",
+                what=segment.path,
+                age_s=time.time() - segment.written_s,
+                bytes=segment.num_bytes,
+                command="",
+                folders=(),
+                owner=owner.pid,
+            ),
+            owner,
+        )
+        for segment, owner in left
+        if segment.path not in held
+    ]
 
 
 def _left_folders(root: str | None) -> list[_LeftFile]:
@@ -251,7 +280,11 @@ def _unowned() -> list[Unowned]:
     segments = list(shared_memory.segments())
     held = shared_memory.held_by(info.process.pid for info in process.processes()) if segments else set()
     return [
-        *(Unowned(what=segment.path, bytes=segment.num_bytes) for segment in segments if segment.path not in held),
+        *(
+            Unowned(what=segment.path, bytes=segment.num_bytes)
+            for segment in segments
+            if segment.path not in held and segment.owner is None
+        ),
         *(Unowned(what=memory.gpu, bytes=memory.num_bytes) for memory in unowned_memory()),
     ]
 
