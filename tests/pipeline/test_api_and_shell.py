@@ -61,8 +61,8 @@ ELSEWHERE = {
     "transcribe --output": "write_transcripts(folder)",
 }
 """Arguments and options that are not a parameter of the same name: the parameter or the option of the configuration."""
-COMMON = {"--json", "--set", "--config", "--log-level", "--yes"}
-"""Options of every command: `to_dict()`, the two of `load_config`, the logger `voxstill`, and what nobody is asked."""
+COMMON = {"--json", "--set", "--config", "--log-level", "--log-format", "--yes"}
+"""Options of every command: `to_dict()`, the two of `load_config`, two of the logger `voxstill`, and what nobody asks."""
 
 
 def title(command: Command) -> str:
