@@ -62,7 +62,7 @@ ELSEWHERE = {
 }
 """Arguments and options that are not a parameter of the same name: the parameter or the option of the configuration."""
 COMMON = {"--json", "--set", "--config", "--log-level", "--log-format", "--yes"}
-"""Options of every command: `to_dict()`, the two of `load_config`, two of the logger `voxstill`, and what nobody asks."""
+"""Options of every command: `to_dict()`, the two of `load_config`, the logger `voxstill`, and what nobody is asked."""
 
 
 def title(command: Command) -> str:
