@@ -99,7 +99,7 @@ def test_training_needs_neither_ray_nor_vllm_nor_lhotse_nor_k2() -> None:
 def test_every_command_has_help_and_the_common_options(name: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, *name, "--help")
     assert code == 0
-    assert all(option in out for option in ("--json", "--set", "--config", "--log-level", "--yes"))
+    assert all(option in out for option in ("--json", "--set", "--config", "--log-level", "--log-format", "--yes"))
 
 
 def test_the_commands_that_scripts_rely_on_are_there() -> None:

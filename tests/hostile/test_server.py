@@ -55,6 +55,8 @@ def server(talk: Talk) -> Iterator[str]:
             while b"\r\n\r\n" not in data:
                 data += connection.recv(1 << 16)
             head, _, body = data.partition(b"\r\n\r\n")
+            if head.startswith(b"GET"):  # of the metrics that a server of vLLM has
+                return
             left = int(head.lower().partition(b"content-length:")[2].split()[0]) - len(body)
             while left > 0:
                 left -= len(connection.recv(1 << 16))
