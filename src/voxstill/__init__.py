@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         control,
         create_config,
         dry_run,
+        estimate,
         explain,
         filter,  # noqa: A004
         index,
@@ -90,6 +91,7 @@ __all__ = [
     "create_config",
     "dry_run",
     "embed",
+    "estimate",
     "evaluate",
     "explain",
     "export",
