@@ -100,7 +100,7 @@ def lengths_of(plan: EpochPlan, cfg: Config, longest_ms: int | None) -> Lengths:
 
 
 def _fits_by_far(setup: TrainingSetup, cfg: Config, states: States, shapes: Shapes, limit_bytes: int) -> bool:
-    """Whether all batches fit twice, by one small batch: bytes grow no faster than the number of utterances, and than
+    """Whether all batches fit, by one small batch: bytes grow no faster than the number of utterances, and than
     the square of their length.
     """
     most_N = step_memory.upper_bound(
@@ -110,7 +110,7 @@ def _fits_by_far(setup: TrainingSetup, cfg: Config, states: States, shapes: Shap
         shapes,
         checkpoints_activations=cfg.train.activation_checkpointing,
     )
-    return 2 * (states.kept + states.gradients + int(most_N.max())) <= limit_bytes
+    return states.kept + states.gradients + int(most_N.max()) <= limit_bytes
 
 
 def ranks_needed(footprint: Footprint, lengths: Lengths, safe: int) -> int | None:
