@@ -127,6 +127,7 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "remove",
         "verify",
         "doctor",
+        "estimate",
         "plan",
         "pretrain",
         "train-lm",

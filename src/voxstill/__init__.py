@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         control_training,
         create_config,
         dry_run,
+        estimate,
         explain,
         filter,  # noqa: A004
         index,
@@ -93,6 +94,7 @@ __all__ = [
     "doctor",
     "dry_run",
     "embed",
+    "estimate",
     "evaluate",
     "explain",
     "export",

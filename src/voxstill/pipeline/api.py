@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
     from voxstill.pipeline.control_training import TrainingControlResult
+    from voxstill.pipeline.estimate import EstimateResult
     from voxstill.pipeline.language_model import LanguageModelResult
     from voxstill.pipeline.plan import PlanResult
     from voxstill.pipeline.preview_augmentation import Preview
@@ -266,6 +267,26 @@ def plan(
     from voxstill.pipeline import plan as planning
 
     return planning.plan_(str(where), ranks, epoch, cfg, pretrain=pretrain)
+
+
+def estimate(
+    cfg: Config, *, gpu: str | None = None, price: float | None = None, probe: bool = False, pretrain: bool = False
+) -> EstimateResult:
+    """Estimate memory, time, cost and disk of a training before it starts, and the largest batches that fit.
+
+    `gpu` is the name of a card, this machine where it is None; `price` that of an hour of it. With `probe` a minute of
+    labelling is tried where nothing is labelled. With `pretrain` it is of `pretrain`, else of `train`. ConfigError
+    where the card is not known.
+
+    >>> estimated = voxstill.estimate(cfg, gpu="t4")
+    >>> sorted(estimated.memory_bytes)
+    ['activations', 'average', 'gradients', 'optimizer', 'weights', 'workspace']
+    >>> estimated.fits
+    True
+    """
+    from voxstill.pipeline import estimate as estimation
+
+    return estimation.estimate(cfg, gpu=gpu, price=price, probe=probe, pretrain=pretrain)
 
 
 def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int = 3) -> LanguageModelResult:

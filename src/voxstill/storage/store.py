@@ -30,11 +30,14 @@ MAX_JSON_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One object as listed: its key below the root, its size and what changes when its content does."""
+    """One object as listed: its key below the root, its size, what changes when its content does, and when it was
+    written, in seconds since 1970.
+    """
 
     key: str
     num_bytes: int
     etag: str
+    modified_s: float
 
 
 class Store:
@@ -156,7 +159,12 @@ class Store:
                 for page in self._reader().list(self._path(prefix) or None, offset=last):
                     for meta in page:
                         last = meta["path"]
-                        yield Entry(key=last[start:], num_bytes=meta["size"], etag=meta["e_tag"] or "")
+                        yield Entry(
+                            key=last[start:],
+                            num_bytes=meta["size"],
+                            etag=meta["e_tag"] or "",
+                            modified_s=meta["last_modified"].timestamp(),
+                        )
                     retries = Retries()
                 return
             except FileNotFoundError:

@@ -25,7 +25,7 @@ from voxstill.storage import workdir
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import checkpoint, loop, metrics, owner, parallel, segments, upload
+from voxstill.training import checkpoint, fits, loop, metrics, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
 from voxstill.training.experiment import finished_summary, named, note, open_run, with_defaults, write_whole
@@ -252,6 +252,7 @@ def _train_owned(
             setup.task.unit,
         )
         _log_dropped(plan)
+        fits.refuse_what_cannot_fit(setup, cfg, fabric.device, fabric.world_size)
         if first:
             note(run, plan_hash=plan.sha256(), precision=precision, **setup.notes)
         budget = Budget.of(cfg.train, plan.steps)

@@ -1,0 +1,39 @@
+"""voxstill estimate."""
+
+from __future__ import annotations
+
+import gc
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command, price
+from voxstill.core.result import Result
+
+
+@command("estimate", panel="Training", position=6)
+def estimate(
+    options: CommonOptions,
+    config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
+    gpu: Annotated[
+        str | None, Option("--gpu", metavar="NAME", help="h200, h100, a100-80, l4, ...; default: this machine.")
+    ] = None,
+    price_per_hour: Annotated[
+        float | None, Option("--price", metavar="X", parser=price, help="Price of an hour of one GPU.")
+    ] = None,
+    probe: Annotated[
+        bool, Option("--probe", help="Where no chunk is labelled yet, label for a minute to try; nothing is kept.")
+    ] = False,
+    pretrain: Annotated[bool, Option("--pretrain", help="Of `voxstill pretrain`, not of `train`.")] = False,
+) -> Result:
+    """Estimate memory, time, cost and disk of a training before it starts."""
+    cfg = options.load(base=config_file)
+    is_collecting = gc.isenabled()
+    gc.disable()  # to look for garbage in what libraries make when they are loaded takes a sixth of the time
+    try:
+        from voxstill.pipeline import estimate as estimation  # after a wrong option is reported: it loads torch
+
+        return estimation.estimate(cfg, gpu=gpu, price=price_per_hour, probe=probe, pretrain=pretrain)
+    finally:
+        if is_collecting:
+            gc.enable()
