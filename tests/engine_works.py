@@ -12,7 +12,7 @@ import numpy as np
 
 from voxstill import engine
 from voxstill.core.config import Engine
-from voxstill.core.metrics.figures import Summary
+from voxstill.core.metrics.figures import ModelFigures, Summary
 from voxstill.engine import Chunk, Stage, StageWork
 
 Rows = dict[str, list[Any]]
@@ -35,6 +35,16 @@ class FunctionWork(StageWork):
         close = getattr(self._function, "close", None)
         if close is not None:
             close()
+
+
+class WorkWithoutFigures(StageWork):
+    """A work whose model cannot say how it is."""
+
+    def __call__(self, items: Sequence[Any], payload: object) -> list[Any]:
+        return list(items)
+
+    def figures(self) -> ModelFigures | None:
+        raise RuntimeError("the engine does not answer")
 
 
 @dataclass

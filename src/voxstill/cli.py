@@ -19,8 +19,9 @@ from typing import Annotated
 import typer
 
 from voxstill import commands
-from voxstill.core.command import Command, CommonOptions, LogFormat, LogLevel, Panel
+from voxstill.core.command import Command, CommonOptions, LogLevel, Panel
 from voxstill.core.command_line import ShellCommand, ShellGroup
+from voxstill.core.monitor import LogFormat
 from voxstill.core.result import Result
 from voxstill.core.terminal import printable
 from voxstill.core.version import __version__

@@ -77,6 +77,7 @@ def test_the_tightest_quota_of_nested_groups_counts(tmp_path: Path) -> None:
     process = a_process(tmp_path, "0::/pod/container\n", mounts)
     assert cgroup.cpu_quota(process) == 1.5
     assert cgroup.memory(process) == (4000, 1000)
+    assert cgroup.memory_limit(process) == 4000
 
 
 def test_version_1_counts_in_its_own_way_and_a_container_sees_its_own_folder_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine_works import (
     ONE_STAGE,
     FunctionWork,
+    WorkWithoutFigures,
     aside,
     flat,
     plain,
@@ -44,6 +45,12 @@ def test_a_work_that_gives_too_few_rows_is_a_failure_of_its_items() -> None:
     )
     committed, _ = run(chunks_of(range(4), 4, str), stages, name="inline")
     assert flat(committed) == ["aside 0: the last stage gave 0 rows for 1 items", 1, 1, 1]
+
+
+def test_a_model_without_figures_fails_no_item() -> None:
+    stages = (Stage(name="work", work=WorkWithoutFigures(), workers=1),)
+    committed, summary = run(chunks_of(range(4), 2, str), stages, name="inline")
+    assert (flat(committed), summary.num_retries) == ([0, 1, 2, 3], 0)
 
 
 def test_a_teacher_that_fails_on_everything_is_an_error_and_not_a_table_of_failures() -> None:

@@ -13,6 +13,7 @@ from engine_works import (
     ONE_STAGE,
     TWO_STAGES,
     FunctionWork,
+    WorkWithoutFigures,
     aside,
     flat,
     plain,
@@ -37,6 +38,12 @@ def test_inline_and_ray_give_the_same_bytes(ray: Any) -> None:
         }
 
     assert bytes_of("ray") == bytes_of("inline")
+
+
+def test_a_model_without_figures_fails_no_item(ray: Any) -> None:
+    stages = (Stage(name="work", work=WorkWithoutFigures(), workers=1),)
+    committed, summary = run(chunks_of(range(4), 2, str), stages)
+    assert (flat(committed), summary.num_retries) == ([0, 1, 2, 3], 0)
 
 
 def test_arrays_reach_the_next_stage_without_a_copy(ray: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine_works import FunctionWork, aside
 from voxstill import engine
 from voxstill.core.config import Engine
-from voxstill.core.metrics.figures import StageFigures, Summary
+from voxstill.core.metrics.figures import ModelFigures, StageFigures, Summary
 from voxstill.core.metrics.steps import StepMeter
 from voxstill.engine import Stage, chunks_of
 from voxstill.engine.stage_clock import StageClock, StageLoad
@@ -114,3 +114,11 @@ def test_a_teacher_that_hangs_is_seen_at_work_while_the_decoder_waits_for_it() -
         assert teach["teach"].work_s > decode["teach"].work_s
         assert teach["decode"].wait_out_s > decode["decode"].wait_out_s
         assert after.num_items == 0
+
+
+def test_the_newest_figures_of_each_engine_are_kept() -> None:
+    clock = Clock()
+    for engine_name, running in (("a", 1.0), ("b", 2.0), ("a", 3.0)):
+        clock.record_model("0", ModelFigures(engine=engine_name, measured_at=running, requests_running=running))
+    (stage,) = clock.lasts(1.0, StageLoad(num_workers=1))
+    assert sorted((model.engine, model.requests_running) for model in stage.models) == [("a", 3.0), ("b", 2.0)]

@@ -30,12 +30,15 @@ def memory(proc: Path = Path("/proc/self")) -> tuple[int, int] | None:
     Files in the page cache that were not used lately are not counted: they give way.
     """
     rows = []
-    for group in _groups(proc, "memory"):
-        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+    for group, limit in _memory_limits(proc):
         usage = _read(group / "memory.current") or _read(group / "memory.usage_in_bytes")
-        if limit.isdecimal() and int(limit) < _UNLIMITED_BYTES:
-            rows.append((int(limit), max(0, (int(usage) if usage.isdecimal() else 0) - _cached(group))))
+        rows.append((limit, max(0, (int(usage) if usage.isdecimal() else 0) - _cached(group))))
     return min(rows, key=lambda row: row[0] - row[1], default=None)
+
+
+def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
+    """The bytes that the tightest group may use; None where none has a limit."""
+    return min((limit for _, limit in _memory_limits(proc)), default=None)
 
 
 def cores() -> float:
@@ -61,6 +64,13 @@ def _groups(proc: Path, controller: str) -> Iterator[Path]:
         inner = paths[name].removeprefix(root.rstrip("/")).lstrip("/")
         group = top / inner if (top / inner).is_dir() else top
         yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+
+
+def _memory_limits(proc: Path) -> Iterator[tuple[Path, int]]:
+    for group in _groups(proc, "memory"):
+        limit = _read(group / "memory.max") or _read(group / "memory.limit_in_bytes")
+        if limit.isdecimal() and int(limit) < _UNLIMITED_BYTES:
+            yield group, int(limit)
 
 
 def _cached(group: Path) -> int:

@@ -20,10 +20,10 @@ from voxstill.core.result import Result
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
+    from voxstill.core.monitor import LogFormat
 
 Panel = Literal["Start", "Corpus", "Training", "Evaluation", "Inference"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["text", "json"]
 Split = Literal["train", "dev", "test"]
 TranscriptFormat = Literal["kaldi", "text", "jsonl", "trn", "stm", "ctm", "seglst"]
 ContinueOption = Annotated[

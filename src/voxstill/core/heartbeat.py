@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
 from voxstill.core import monitor
+from voxstill.core.background import repeating
 from voxstill.core.monitor import clock, log
 
 SILENCE_S = 25.0
@@ -18,26 +18,27 @@ _LOOK_S = 1.0
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
     """Within this block a thread ends any silence of the log with a line of what goes on; `name` is the command's."""
-    ends = threading.Event()
-    thread = threading.Thread(target=_watch, args=(name, ends), name="heartbeat", daemon=True)
-    thread.start()
-    try:
+    with repeating("heartbeat", min(_LOOK_S, SILENCE_S / 4), _Silence(name).end):
         yield
-    finally:
-        ends.set()
-        thread.join()
 
 
-def _watch(name: str, ends: threading.Event) -> None:
-    start_s = since_s = time.monotonic()
-    while not ends.wait(min(_LOOK_S, SILENCE_S / 4)):
-        since_s = max(since_s, monitor.logged_s())
+class _Silence:
+    """How long the log has been silent while a command runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._start_s = self._since_s = time.monotonic()
+
+    def end(self) -> None:
+        """Log what goes on where nothing was logged for too long."""
+        self._since_s = max(self._since_s, monitor.logged_s())
         now_s = time.monotonic()
-        if now_s - since_s < SILENCE_S:
-            continue
+        if now_s - self._since_s < SILENCE_S:
+            return
         status = monitor.status()
         if status == "":
-            status = f"{name}: at work for {clock(now_s - start_s)}; nothing new for {clock(now_s - since_s)}"
+            at_work, silent = clock(now_s - self._start_s), clock(now_s - self._since_s)
+            status = f"{self._name}: at work for {at_work}; nothing new for {silent}"
         if status is not None:
             log.info("%s", status)
-        since_s = now_s
+        self._since_s = now_s

@@ -13,6 +13,7 @@ from voxstill.engine.retry import (
     RetryTracker,
     canary_error,
     log_stopping,
+    model_figures,
     open_work,
 )
 from voxstill.engine.stage import Changes, Chunk, Stage, StageWork
@@ -104,7 +105,7 @@ class InlineRun:
         for stage in self._stages:
             self._note(working=stage)
             payload = works[stage.name](part.items, payload)
-            if (figures := works[stage.name].figures()) is not None:
+            if (figures := model_figures(works[stage.name])) is not None:
                 self._tracker.clock.record_model(stage.name, figures)
         self._note()
         return payload

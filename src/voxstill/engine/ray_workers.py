@@ -13,7 +13,7 @@ from typing import Any
 
 from voxstill.core.errors import VoxstillError
 from voxstill.core.metrics.figures import ModelFigures
-from voxstill.engine.retry import ChunkPart, Failure, open_work
+from voxstill.engine.retry import ChunkPart, Failure, model_figures, open_work
 from voxstill.engine.stage import Stage, StageWork
 from voxstill.engine.stage_clock import StageLoad
 
@@ -50,7 +50,7 @@ class WorkerActor:
         figures: ModelFigures | None = None
         try:
             result = self._work(items, payload)
-            figures = self._work.figures()
+            figures = model_figures(self._work)
         except Exception as error:  # any exception at all, also one that cannot be pickled, travels as its text
             failure = Failure.of(error)
         return CallStatus(failure, figures), result

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from voxstill.core.errors import Interrupted, TeacherError, VoxstillError
-from voxstill.core.metrics.figures import Summary
+from voxstill.core.metrics.figures import ModelFigures, Summary
 from voxstill.core.monitor import log
 from voxstill.engine.stage import Chunk, Meter, StageWork
 from voxstill.engine.stage_clock import StageClock
@@ -189,6 +189,15 @@ def open_work(name: str, work: StageWork) -> None:
         raise VoxstillError(
             f"the stage `{name}` cannot start", why=describe(error), fix="mend the cause and run again"
         ) from error
+
+
+def model_figures(work: StageWork) -> ModelFigures | None:
+    """What the model of a work reports of itself; None where that fails, which is no fault of the items."""
+    try:
+        return work.figures()
+    except Exception as error:
+        log.debug("a model has no figures: %s", describe(error))
+        return None
 
 
 def describe(error: BaseException) -> str:

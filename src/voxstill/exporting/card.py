@@ -187,15 +187,9 @@ def _checked(gate: Gate) -> str:
     lines = [f"On {gate.on}:", "", f"- onnxruntime writes the tokens of torch: {gate.equal:,} of {gate.utterances:,}"]
     if gate.wer is not None:
         lines.append(f"- WER: {gate.wer:.2%}")
-    if gate.wer_int8 is not None and gate.interval is not None and gate.equal_int8 is not None:
-        low, high = (100 * value for value in gate.interval)
-        differs = f"WER {gate.wer_int8:.2%}"
-        if gate.wer is None:
-            differs = f"{gate.wer_int8:.2%} of the words of fp32 are others"
-        lines.append(
-            f"- int8: {differs}, a difference of {low:+.2f} to {high:+.2f} points (95 %, paired"
-            f" bootstrap); {gate.equal_int8:,} of {gate.utterances:,} texts are the same"
-        )
+    if gate.int8_cost is not None and gate.equal_int8 is not None:
+        same = f"{gate.equal_int8:,} of {gate.utterances:,} texts are the same"
+        lines.append(f"- int8: {gate.int8_cost}, by a paired bootstrap; {same}")
     if gate.equal_sherpa is not None:
         lines.append(
             f"- sherpa-onnx writes the same text: {gate.equal_sherpa:,} of {gate.utterances_sherpa:,}; its features"

@@ -51,6 +51,17 @@ class Gate(Result):
     texts: Sequence[str] = field(default=(), compare=False, metadata=NOT_IN_JSON)
 
     @property
+    def int8_cost(self) -> str | None:
+        """What int8 costs, in words; None where it was not compared."""
+        if self.wer_int8 is None or self.interval is None:
+            return None
+        low, high = (100 * value for value in self.interval)
+        rate = f"WER {self.wer_int8:.2%}"
+        if self.wer is None:
+            rate = f"{self.wer_int8:.2%} of the words are others than in fp32"
+        return f"{rate}, a difference of {low:+.2f} to {high:+.2f} points (95 %)"
+
+    @property
     def int8_passes(self) -> bool:
         """Whether int8 was compared, and costs too little to be seen."""
         return self.interval is not None and self.interval[1] <= INT8_MARGIN

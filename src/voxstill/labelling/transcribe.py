@@ -13,7 +13,6 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core.errors import StorageError, TeacherError, VoxstillError
 from voxstill.core.metrics.figures import ModelFigures
-from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance, language_hash, text_hash
 from voxstill.engine import StageWork
 from voxstill.labelling.answers import checked
@@ -47,13 +46,9 @@ class Transcribe(StageWork):
         ]
 
     def figures(self) -> ModelFigures | None:
-        """What the engine of the teacher reports of itself; what goes wrong there is no matter of labels."""
+        """What the engine of the teacher reports of itself."""
         ask = getattr(self._teacher, "figures", None)
-        try:
-            return None if ask is None else ask()
-        except Exception as error:
-            log.debug("the teacher has no figures: %s", engine.describe(error))
-            return None
+        return None if ask is None else ask()
 
     def close(self) -> None:
         """Unload the teacher."""

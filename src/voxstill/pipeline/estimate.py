@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from voxstill.core import memory
+from voxstill.core import memory, scratch
 from voxstill.core.config import Config
 from voxstill.core.monitor import clock
 from voxstill.core.result import Result
@@ -119,12 +117,12 @@ def estimate(
     if pretrain:
         check_crop(cfg)
     device = _device(cfg, card)
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = estimate_corpus.corpus_of(cfg, str(Path(folder) / "work"), pretrain=pretrain)
+    with scratch.folder() as folder:
+        corpus = estimate_corpus.corpus_of(cfg, str(folder / "work"), pretrain=pretrain)
         settings = pretraining.settings if pretrain else train_settings
         at = cfg.model_copy(update={"work": corpus.work})
         at = with_defaults(at, corpus.figures, settings, None, is_pretraining=pretrain)
-        setup = _setup(at, corpus, RunDir(Path(folder) / "run"), pretrain=pretrain)
+        setup = _setup(at, corpus, RunDir(folder / "run"), pretrain=pretrain)
         no_labels = Duration(0.0, "measured", "pre-training needs no labels")
         label = no_labels if pretrain else estimate_time.label_duration(cfg, probe=probe)
         return _estimated(at, corpus, setup, device, label, price)

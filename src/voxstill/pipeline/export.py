@@ -61,12 +61,8 @@ class ExportResult(Result):
         ]
         if figures.wer is not None:
             lines.append(f"WER {figures.wer:.2%}")
-        if figures.wer_int8 is not None and figures.interval is not None:
-            low, high = (100 * value for value in figures.interval)
-            differs = f"WER {figures.wer_int8:.2%}"
-            if figures.wer is None:
-                differs = f"{figures.wer_int8:.2%} of the words of fp32 are others"
-            lines.append(f"int8: {differs}, {low:+.2f} to {high:+.2f} points (95 %)")
+        if figures.int8_cost is not None:
+            lines.append(f"int8: {figures.int8_cost}")
         if figures.equal_sherpa is not None:
             lines.append(f"sherpa-onnx = torch: {figures.equal_sherpa:,} of {figures.utterances_sherpa:,} texts")
         return "\n".join([*lines, *([] if self.rejected is None else ["", f"no int8: {self.rejected}"])])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from voxstill.core.metrics.gpus import nvml
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
 """The namespace of process ids outside all containers (PROC_PID_INIT_INO of Linux); NVML speaks of its ids."""
@@ -20,25 +21,17 @@ _LEAST_BYTES = 256 << 20
 class UnownedMemory:
     """Bytes of a GPU that no process has."""
 
-    gpu: str
+    gpu: int
     num_bytes: int
 
 
 def unowned_memory() -> list[UnownedMemory]:
     """Per GPU what no process has; empty without NVML, and in a container, which sees no processes of others."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-        if os.readlink("/proc/self/ns/pid") != _FIRST_NAMESPACE:
-            return []
-        nvml.nvmlInit()
-    except (ImportError, OSError):
-        return []
-    except Exception:  # NVML's own errors: there is no driver
-        return []
-    try:
-        return list(_of_devices(nvml))
-    finally:
-        nvml.nvmlShutdown()
+    library = nvml()
+    with contextlib.suppress(OSError):
+        if library is not None and os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE:
+            return list(_of_devices(library))
+    return []
 
 
 def unowned_bytes(used: int, processes: Mapping[int, int | None]) -> int:
@@ -51,15 +44,15 @@ def unowned_bytes(used: int, processes: Mapping[int, int | None]) -> int:
     return left if left >= _LEAST_BYTES else 0
 
 
-def _of_devices(nvml: Any) -> Iterator[UnownedMemory]:
-    for number in range(nvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(nvml.NVMLError):  # a device that does not say, one in MIG mode for example
-            device = nvml.nvmlDeviceGetHandleByIndex(number)
-            memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
+def _of_devices(library: Any) -> Iterator[UnownedMemory]:
+    for number in range(library.nvmlDeviceGetCount()):
+        with contextlib.suppress(library.NVMLError):  # a device that does not say, one in MIG mode for example
+            device = library.nvmlDeviceGetHandleByIndex(number)
+            memory = library.nvmlDeviceGetMemoryInfo(device, version=library.nvmlMemory_v2)
             rows = [
-                *nvml.nvmlDeviceGetComputeRunningProcesses(device),
-                *nvml.nvmlDeviceGetGraphicsRunningProcesses(device),
+                *library.nvmlDeviceGetComputeRunningProcesses(device),
+                *library.nvmlDeviceGetGraphicsRunningProcesses(device),
             ]
             left = unowned_bytes(memory.used, {row.pid: row.usedGpuMemory for row in rows})
             if left:
-                yield UnownedMemory(f"GPU {number}", left)
+                yield UnownedMemory(number, left)

@@ -285,7 +285,7 @@ def _unowned() -> list[Unowned]:
             for segment in segments
             if segment.path not in held and segment.owner is None
         ),
-        *(Unowned(what=memory.gpu, bytes=memory.num_bytes) for memory in unowned_memory()),
+        *(Unowned(what=f"GPU {memory.gpu}", bytes=memory.num_bytes) for memory in unowned_memory()),
     ]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import tempfile
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from voxstill.core import scratch
+from voxstill.core.background import repeating
 from voxstill.core.errors import StorageError
 from voxstill.core.monitor import log, log_to
 from voxstill.storage.store import Store
@@ -25,10 +25,7 @@ def kept(work: Store, step: str) -> Iterator[None]:
     """Within this block all messages go into a log file of the work folder, too; a job never fails for want of it."""
     key = f"logs/{step}/{datetime.now(UTC):%Y-%m-%d_%H-%M-%S}_{socket.gethostname()}-{os.getpid()}.log"
     with contextlib.ExitStack() as stack:
-        if is_local(work.root):
-            path = Path(work.root) / key
-        else:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
+        path = Path(work.root) / key if is_local(work.root) else stack.enter_context(scratch.folder()) / "log"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             handler = log_to(path)
@@ -44,24 +41,20 @@ def kept(work: Store, step: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uploaded(work: Store, key: str, path: Path) -> Iterator[None]:
-    """Upload a file now and then, and at the end."""
-    ends = threading.Event()
-    thread = threading.Thread(target=_upload_until, args=(work, key, path, ends), name="log upload", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ends.set()
-        thread.join()
-        _upload(work, key, path)
-
-
-def _upload_until(work: Store, key: str, path: Path, ends: threading.Event) -> None:
+    """Upload a file now and then where it has grown, and at the end."""
     num_bytes = 0
-    while not ends.wait(UPLOAD_S):
+
+    def upload() -> None:
+        nonlocal num_bytes
         if (size := path.stat().st_size) != num_bytes:
             num_bytes = size
             _upload(work, key, path)
+
+    try:
+        with repeating("log upload", UPLOAD_S, upload):
+            yield
+    finally:
+        upload()
 
 
 def _upload(work: Store, key: str, path: Path) -> None:

@@ -47,8 +47,8 @@ class LiveTranscription:
     A segment ends at a pause, as `segment` says, or with `commit`; without `endpointing` with `commit` alone. It is
     transcribed again after each `partial_every_ms`, and words that three hypotheses in a row agree on are added
     (LocalAgreement-3), with those after them as interim; those of a streaming student stay, and are added at once. At
-    its end it is transcribed once as a
-    whole. Speech longer than `segment.max_ms` is divided where it is least likely to be a word.
+    its end it is transcribed once as a whole. Speech longer than `segment.max_ms` is divided where it is least likely
+    to be a word.
     """
 
     def __init__(self, segment: Segment, partial_every_ms: int, *, endpointing: bool = True) -> None:

@@ -113,14 +113,14 @@ class LiveOptions:
                 self._later.clear()  # the steps that they were taken after are made otherwise now
                 self._change(segment)
 
-    def answer(self) -> Mapping[str, object] | None:
-        """What became of the last request, once; None where there is no new answer, and on ranks after the first."""
+    def answer(self) -> Mapping[str, object]:
+        """What became of the last request, as `control`, once; empty without a new answer, and on later ranks."""
         status = None if self._poller is None else self._poller.status
         if status is None or status.asked_at == self._told_at:
-            return None
+            return {}
         self._told_at = status.asked_at
         result = {"since": status.since} if status.refused is None else {"refused": status.refused}
-        return {"asked_at": status.asked_at, **result}
+        return {"control": {"asked_at": status.asked_at, **result}}
 
     def _change(self, segment: Segment) -> None:
         self.cfg = control.with_segment(self.cfg, segment)

@@ -363,8 +363,8 @@ class _Trainer:
         shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
-            self._meter.answer = self._options.answer()
-            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, self._waits.line())
+            more = {**self._waits.line(), **self._options.answer()}
+            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, more)
 
 
 def is_saved(state: State, cfg: Train) -> bool:

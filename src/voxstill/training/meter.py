@@ -28,8 +28,6 @@ class Meter:
         self._num_steps, self._first_end_s = 0, 0.0
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio."""
-        self.answer: Mapping[str, object] | None = None
-        """What became of a request to change options, for the line to come."""
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -84,8 +82,8 @@ class Meter:
             "progress": progress,
         }
 
-    def write(self, state: State, norm: float, lr: float, progress: float, waits: Mapping[str, float]) -> None:
-        """One line of means since the line before, with the shares of the time that `waits` has."""
+    def write(self, state: State, norm: float, lr: float, progress: float, more: Mapping[str, object]) -> None:
+        """One line of means since the line before, with what `more` has: shares of the time, and answers."""
         elapsed, waited_s = time.perf_counter() - self._since, self.waiting.take()
         self._waited_s += waited_s
         row = {
@@ -100,12 +98,11 @@ class Meter:
             "tokens_per_second": self._tokens / elapsed,
             "tflops": self.flops_per_s * self._padded_s / elapsed / 1e12,
             "data_wait": waited_s / elapsed,
-            **waits,
+            **more,
             "padding": 1 - self._audio_s / self._padded_s if self._padded_s else 0.0,
             "skipped": state.skipped,
             "replaced": state.replaced,
             "seconds": state.seconds,
-            **({} if self.answer is None else {"control": self.answer}),
         }
         self._emit(row, state, "train")
         self._since = time.perf_counter()

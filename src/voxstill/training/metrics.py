@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 
 from voxstill.core import monitor, world
+from voxstill.core.background import repeating
 from voxstill.core.heartbeat import SILENCE_S
 from voxstill.core.metrics import kubeflow
 from voxstill.core.metrics.process import METRICS, Disk
@@ -60,19 +60,18 @@ class TrainingMetrics:
         self._states: Mapping[int, RankState] = {}
         self._first: RankState | None = None
         self._is_running = False
-        self._start, self._ends = time.time(), threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="training metrics", daemon=True)
+        self._start = time.time()
+        self._reading = repeating("training metrics", READ_S, self._read)
 
     def __enter__(self) -> TrainingMetrics:
         self._is_running = True
         METRICS.add(f"training {self._run.path.name}", self)
         METRICS.add("disk of the experiment", Disk("experiment", str(self._run.path)))
-        self._thread.start()
+        self._reading.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
+        self._reading.__exit__(None, None, None)
         self._is_running = False
 
     def status(self) -> str | None:
@@ -138,15 +137,14 @@ class TrainingMetrics:
             return None
         return (1 - min(state.progress, 1.0)) * (state.at - before.at) / (state.progress - before.progress)
 
-    def _follow(self) -> None:
-        while not self._ends.wait(READ_S):
-            states = read_states(self._run)
-            own = {rank: state for rank, state in states.items() if self._host in (None, state.host)}
-            for rank, state in self._states.items():  # a rank that has left is known as it was last
-                own.setdefault(rank, state)
-            self._states = dict(sorted(own.items()))
-            if self._first is None:
-                self._first = next((state for state in own.values() if state.loss is not None), None)
+    def _read(self) -> None:
+        states = read_states(self._run)
+        own = {rank: state for rank, state in states.items() if self._host in (None, state.host)}
+        for rank, state in self._states.items():  # a rank that has left is known as it was last
+            own.setdefault(rank, state)
+        self._states = dict(sorted(own.items()))
+        if self._first is None:
+            self._first = next((state for state in own.values() if state.loss is not None), None)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from voxstill.core import cgroup, world
 from voxstill.core.atomic import write_atomically
@@ -22,7 +22,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.monitor import log
 from voxstill.core.process import machine
 from voxstill.core.result import read
-from voxstill.data.bottleneck import LoaderTimes, Resources, Waits, judge
+from voxstill.data.bottleneck import Resources, Waits, judge
 from voxstill.storage.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -31,24 +31,13 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from voxstill.training.data_source import Data
+
 RECENT_S = 30.0
 """A training is judged by so many seconds while it goes on."""
 SHARES = ("computing", "core_wait", "read", "decode", "transfer", "prepare", "loader_core_wait")
 """What a line of the metrics has of it, as shares of the time of its steps."""
 _WRITE_S = 5.0
-
-
-class TimedData(Protocol):
-    """Data that says where it lies and what reading it took."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it lies in a bucket."""
-        ...
-
-    def spent(self) -> LoaderTimes:
-        """Seconds of reading and preparing so far."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +83,7 @@ class WaitMeter:
     When it is left, what held up the rank since its process began goes into the log.
     """
 
-    def __init__(self, run: RunDir, rank: int, ranks: int, cfg: Train, data: TimedData) -> None:
+    def __init__(self, run: RunDir, rank: int, ranks: int, cfg: Train, data: Data) -> None:
         self._file = run.waits / f"{rank}.json"
         self._rank, self._ranks, self._data = rank, ranks, data
         self._resources = _resources(cfg, data)
@@ -187,7 +176,7 @@ class WaitMeter:
             self._intervals.popleft()
 
 
-def _resources(cfg: Train, data: TimedData) -> Resources:
+def _resources(cfg: Train, data: Data) -> Resources:
     """What this rank and its neighbours ask of their machine."""
     others = world.ranks()
     return Resources(

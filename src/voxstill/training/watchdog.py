@@ -24,6 +24,7 @@ from types import TracebackType
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import TrainingError
 from voxstill.core.monitor import log
+from voxstill.core.process import started
 from voxstill.storage.rundir import RunDir
 
 _WRITE_S = 1.0
@@ -56,7 +57,7 @@ class RankState:
 
     def is_alive_here(self) -> bool:
         """Whether its process is on this machine; its number may belong to another one by now."""
-        return self.host == socket.gethostname() and self.born is not None and self.born == _born(self.pid)
+        return self.host == socket.gethostname() and bool(self.born) and self.born == started(self.pid)
 
 
 class Watchdog:
@@ -71,7 +72,7 @@ class Watchdog:
         self._file = run.ranks / f"{rank}.json"
         self._step, self._beat, self._written = 0, time.monotonic(), -math.inf
         pid = os.getpid()
-        self._state = RankState(pid=pid, born=_born(pid), host=socket.gethostname(), step=0)
+        self._state = RankState(pid=pid, born=started(pid), host=socket.gethostname(), step=0)
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -155,14 +156,6 @@ class Watchdog:
         """The other ranks on this machine, by number."""
         states = {rank: state for rank, state in read_states(self._run).items() if rank != self._rank}
         return {rank: state for rank, state in states.items() if state.is_alive_here()}
-
-
-def _born(pid: int) -> str | None:
-    """When a process started, as Linux counts it; None where it is not there or nobody says."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
 
 
 def read_states(run: RunDir) -> dict[int, RankState]:

@@ -100,6 +100,12 @@ def test_another_path_is_not_found() -> None:
         assert read(f"http://127.0.0.1:{made.port}/etc/passwd") == 404
 
 
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_an_address_of_version_6_is_listened_at() -> None:
+    with served(host="::1") as made:
+        assert read(f"http://[::1]:{made.port}/metrics") == 200
+
+
 def test_a_run_that_nobody_has_read_ends_at_once() -> None:
     with served() as made:
         before_s = time.monotonic()

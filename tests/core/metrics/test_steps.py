@@ -99,7 +99,7 @@ def test_engines_of_a_model_add_up_and_one_that_no_longer_answers_is_left_out() 
             engine=engine, measured_at=now - age_s, kv_cache_ratio=cache, requests_running=running, tokens_per_second=2
         )
 
-    models = (model("a", 1, 0.5, 3), model("b", 2, 0.75, 4), model("a", 9, 1, 9), model("gone", 1e4, 1, 9))
+    models = (model("a", 1, 0.5, 3), model("b", 2, 0.75, 4), model("gone", 1e4, 1, 9))
     with StepMeter("label", None, "utterances") as meter:
         metrics = Metrics({"step": meter})
         meter.follow(lambda: Summary(stages=[StageFigures(name="teach", models=models)]))

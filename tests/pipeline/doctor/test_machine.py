@@ -18,7 +18,7 @@ from voxstill.pipeline.doctor import look, machine, places, software
 from voxstill.pipeline.doctor.software import Gpu, judge_gpus
 
 GIB = 1 << 30
-IDLE = Gpu(number=0, name="H100", used_bytes=GIB // 4, total_bytes=80 * GIB, reserved_bytes=GIB // 4, num_processes=0)
+IDLE = Gpu(number=0, name="H100", used_bytes=GIB // 4, total_bytes=80 * GIB)
 
 
 @pytest.mark.parametrize("kind", [FullDisk, LittleMemory, FewFiles, WrongPackage])
@@ -78,10 +78,10 @@ def test_gpus_are_judged_by_what_their_driver_says() -> None:
     assert states(IDLE, driver=(12, 8))["driver"] == "fail"
     assert states(IDLE, driver=(12, 4), cuda=(12, 8))["driver"] == "ok"  # minor versions go together
     assert states(IDLE, cuda=None)["driver"] == "warn"
-    held = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB, reserved_bytes=GIB, num_processes=0)
+    held = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB, unowned_bytes=8 * GIB)
     (orphan,) = (check for check in judge_gpus([held], (13, 0), "2.11.0", (13, 0), None) if check.name == "GPU memory")
-    assert orphan.found == "8.0 GiB of GPU 1 are in use, and no process is named that uses them"
-    used = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB, reserved_bytes=GIB, num_processes=1)
+    assert orphan.found == "8.0 GiB of GPU 1 are in use, and no process has them"
+    used = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB)
     assert "GPU memory" not in states(used)
     assert judge_gpus([], (13, 0), None, None, None)[0].state == "ok"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import socket
 import ssl
 import threading
 import time
@@ -63,7 +64,8 @@ class Endpoint:
         self.host, self.port = options.host, self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True).start()
         scheme = "http" if options.tls_cert is None else "https"
-        log.info("metrics: %s://%s:%d/metrics", scheme, self.host, self.port)
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        log.info("metrics: %s://%s:%d/metrics", scheme, shown, self.port)
 
     def page(self, accepted: str) -> tuple[bytes, str]:
         """All metrics now, and their content type."""
@@ -119,6 +121,8 @@ class _Server(ThreadingHTTPServer):
         self.endpoint = endpoint
         self.token = world.environment().get(TOKEN, "")
         self._places = threading.BoundedSemaphore(MOST_CLIENTS)
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
 
     def process_request_thread(self, request: object, client_address: object) -> None:

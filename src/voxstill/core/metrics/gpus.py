@@ -9,7 +9,12 @@ from typing import Any
 
 from voxstill.core.metrics.registry import Sample, gauges
 
-_SLOW = ("HwSlowdown", "HwThermalSlowdown", "SwThermalSlowdown", "HwPowerBrakeSlowdown")
+_SLOW = {
+    "HwThermalSlowdown": "heat",
+    "SwThermalSlowdown": "heat",
+    "HwPowerBrakeSlowdown": "its power supply",
+    "HwSlowdown": "its hardware",
+}
 """Reasons for which a GPU runs slower than it should, by their names in NVML. Its power limit is none: at full work
 large GPUs always reach it."""
 _GPU = gauges(
@@ -53,7 +58,7 @@ class Gpus:
             "gpu_memory_size_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).total,
             "gpu_power_watts": lambda gpu: library.nvmlDeviceGetPowerUsage(gpu) / 1000,
             "gpu_temperature_celsius": lambda gpu: library.nvmlDeviceGetTemperature(gpu, 0),
-            "gpu_slowed_down": lambda gpu: _is_slow(library, gpu),
+            "gpu_slowed_down": lambda gpu: slowed_by(library, gpu) is not None,
         }
         with contextlib.suppress(library.NVMLError):  # a GPU that has fallen off the bus takes the others along
             gpus = [library.nvmlDeviceGetHandleByIndex(number) for number in range(library.nvmlDeviceGetCount())]
@@ -63,7 +68,10 @@ class Gpus:
                         yield _GPU[name].sample(value(gpu), str(number))
 
 
-def _is_slow(library: Any, gpu: Any) -> bool:
+def slowed_by(library: Any, gpu: Any) -> str | None:
+    """What slows a GPU down, in words; None where nothing does. NVMLError where it does not say."""
     reasons = library.nvmlDeviceGetCurrentClocksEventReasons(gpu)
-    names = (f"nvmlClocks{kind}{name}" for name in _SLOW for kind in ("EventReason", "ThrottleReason"))
-    return any(reasons & getattr(library, name, 0) for name in names)
+    for name, cause in _SLOW.items():
+        if any(reasons & getattr(library, f"nvmlClocks{kind}{name}", 0) for kind in ("EventReason", "ThrottleReason")):
+            return cause
+    return None

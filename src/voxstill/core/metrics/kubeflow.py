@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from voxstill.core import world
+from voxstill.core.background import repeating
 from voxstill.core.monitor import log
 
 URL, TOKEN_FILE, CA_FILE = (
@@ -56,20 +56,11 @@ def reporting(status: Callable[[], Status]) -> Iterator[None]:
     if not world.environment().get(URL):
         yield
         return
-    ends = threading.Event()
-    thread = threading.Thread(target=_report_until, args=(status, ends), name="kubeflow", daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating("kubeflow", INTERVAL_S, lambda: _report(status())):
+            yield
     finally:
-        ends.set()
-        thread.join()
-
-
-def _report_until(status: Callable[[], Status], ends: threading.Event) -> None:
-    while not ends.wait(INTERVAL_S):
         _report(status())
-    _report(status())
 
 
 def _report(status: Status) -> None:

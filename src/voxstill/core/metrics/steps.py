@@ -181,17 +181,13 @@ class StepMeter:
 
 def _of_models(models: Sequence[ModelFigures]) -> dict[str, float]:
     """The figures of several engines as one: the fullest cache, and the sum of all else."""
-    newest = {
-        model.engine: model
-        for model in sorted(models, key=lambda model: model.measured_at)
-        if time.time() - model.measured_at < MODEL_AGE_S
-    }
+    current = [model for model in models if time.time() - model.measured_at < MODEL_AGE_S]
     merged: dict[str, float] = {}
-    caches = [model.kv_cache_ratio for model in newest.values() if model.kv_cache_ratio is not None]
+    caches = [model.kv_cache_ratio for model in current if model.kv_cache_ratio is not None]
     if caches:
         merged["kv_cache_ratio"] = max(caches)
     for name in ("requests_running", "requests_waiting", "tokens_per_second"):
-        values = [value for model in newest.values() if (value := getattr(model, name)) is not None]
+        values = [value for model in current if (value := getattr(model, name)) is not None]
         if values:
             merged[name] = sum(values)
     return merged

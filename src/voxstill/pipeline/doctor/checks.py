@@ -34,6 +34,16 @@ class Check(Result):
     part: Part = "machine"
 
 
+def judged(part: Part, name: str, state: State, found: str, fix: str = "") -> Check:
+    """A check whose fix is of no use where it is `ok`."""
+    return Check(name=name, state=state, found=found, fix="" if state == "ok" else fix, part=part)
+
+
+def above(share: float, limits: tuple[float, float]) -> State:
+    """The state of a share that should not exceed the first limit, and fails beyond the second."""
+    return "fail" if share > limits[1] else "warn" if share > limits[0] else "ok"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorResult(Result):
     """Every check, the worst first; of equal ones, that first which explains the others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from voxstill.filtering.measures import Score
 from voxstill.indexing.failure import FailureKind
 from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.pipeline.doctor import sample
-from voxstill.pipeline.doctor.checks import Check, State
+from voxstill.pipeline.doctor.checks import Check, State, above, judged
 from voxstill.storage import tables, workdir
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, TableFigures, VerdictFigures
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Figures = TypeVar("Figures", bound=TableFigures)
+_check = functools.partial(judged, "corpus")
 _DAMAGED = (0.02, 0.2)
 """Shares above which there is a warning, and a failure."""
 _DUPLICATES, _CLIPPED, _OTHER_LANGUAGE, _ODD_RATE = 0.1, 0.05, 0.05, 0.05
@@ -102,7 +104,7 @@ def _recordings(figures: IndexFigures) -> Iterator[Check]:
     top = ", ".join(f"{count:,} {reason}" for reason, count in Counter(reasons).most_common(_NAMED))
     text = f"{damaged:,} of {figures.recordings:,} recordings cannot be used" + (f": {top}" if top else "")
     fix = "" if not damaged else f"`voxstill index` logs each; the most frequent is: {next(iter(Counter(reasons)), '')}"
-    yield _check("recordings", _above(share, _DAMAGED), text, fix)
+    yield _check("recordings", above(share, _DAMAGED), text, fix)
 
 
 def _splits(figures: IndexFigures) -> Iterator[Check]:
@@ -160,7 +162,7 @@ def _duplicates(figures: IndexFigures) -> Iterator[Check]:
     share = figures.duplicates / max(1, figures.recordings)
     text = f"{figures.duplicates:,} of {figures.recordings:,} recordings hold the audio of others, and were left out"
     fix = "remove the copies from the source: its hours are fewer than they look"
-    yield _check("duplicates", "warn" if share > _DUPLICATES else "ok", text, fix if share > _DUPLICATES else "")
+    yield _check("duplicates", "warn" if share > _DUPLICATES else "ok", text, fix)
 
 
 def _languages(work: Store, parts: Sequence[str]) -> Iterator[Check]:
@@ -185,7 +187,7 @@ def _labels(figures: LabelFigures | None) -> Iterator[Check]:
     fix = (
         "run `voxstill label WORK --retry-failed`; the reasons stand in the labels" if share > _FAILED_LABELS[0] else ""
     )
-    yield _check("labels", _above(share, _FAILED_LABELS), text, fix)
+    yield _check("labels", above(share, _FAILED_LABELS), text, fix)
 
 
 def _rates(work: Store, figures: ScoreFigures | None, cfg: Config) -> Iterator[Check]:
@@ -207,7 +209,7 @@ def _rates(work: Store, figures: ScoreFigures | None, cfg: Config) -> Iterator[C
     text = f"{middle:.1f} characters a second in the middle; {odd:.1%} of the labels are not within {low:g} to {high:g}"
     fix = "listen to some: the sampling rate, the segments or the teacher may be wrong (`voxstill filter --report`)"
     is_odd = odd > _ODD_RATE or not low < middle < high
-    yield _check("label rate", "warn" if is_odd else "ok", text, fix if is_odd else "")
+    yield _check("label rate", "warn" if is_odd else "ok", text, fix)
     other = float(is_other_N.mean())
     if other > _OTHER_LANGUAGE:
         text = f"{other:.1%} of the labels are in another language than their utterance is said to be"
@@ -227,16 +229,8 @@ def _verdicts(figures: VerdictFigures | None) -> Iterator[Check]:
     text = f"{figures.kept:.1%} of {figures.judged:,} labels are kept" + (f"; dropped: {top}" if top else "")
     state: State = "fail" if figures.kept < _KEPT[1] else "warn" if figures.kept < _KEPT[0] else "ok"
     fix = "look at the most frequent rule with `voxstill filter WORK --report PAGE`, and at its option or the teacher"
-    yield _check("kept labels", state, text, "" if state == "ok" else fix)
+    yield _check("kept labels", state, text, fix)
 
 
 def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     return [(name, num) for name, num in Counter(reasons).most_common(_NAMED) if num]
-
-
-def _above(share: float, limits: tuple[float, float]) -> State:
-    return "fail" if share > limits[1] else "warn" if share > limits[0] else "ok"
-
-
-def _check(name: str, state: State, found: str, fix: str = "") -> Check:
-    return Check(name=name, state=state, found=found, fix="" if state == "ok" else fix, part="corpus")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from voxstill.core.config import Config
-from voxstill.pipeline.doctor.checks import Check, State
+from voxstill.pipeline.doctor.checks import Check, State, judged
 from voxstill.storage.rundir import RunDir
 from voxstill.training import divergence, stagnation
 from voxstill.training.state import State as LoopState
 
+_check = functools.partial(judged, "run")
 _FEW_LINES = 10
 _STEADY_LINES = 20
 """Lines of a training whose loss may be expected to have fallen."""
@@ -101,7 +103,7 @@ def _finite(steps: Sequence[Line], run: RunDir) -> Iterator[Check]:
     is_lost = steps[-1].number("loss") is None
     state: State = "fail" if is_lost else "warn" if skipped > _SKIPPED * num else "ok"
     fix = "; ".join(["lower `train.lr`", *replay])
-    yield _check("skipped steps", state, text, "" if state == "ok" else fix)
+    yield _check("skipped steps", state, text, fix)
 
 
 def _loss(steps: Sequence[Line], run: RunDir, cfg: Config) -> Iterator[Check]:
@@ -228,7 +230,3 @@ def _command(run: RunDir) -> str:
     from voxstill.training.experiment import is_pretraining
 
     return "pretrain" if is_pretraining(run) else "train"
-
-
-def _check(name: str, state: State, found: str, fix: str = "") -> Check:
-    return Check(name=name, state=state, found=found, fix=fix, part="run")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from voxstill.core import cgroup, world
+from voxstill.core import memory as core_memory
 from voxstill.pipeline.doctor.checks import Check
 from voxstill.pipeline.doctor.processes import busiest
 
@@ -66,7 +67,7 @@ def pressure() -> list[Check]:
 
 def memory() -> list[Check]:
     """Memory of the machine and of the control group: the lesser counts."""
-    facts = {line.split(":")[0]: int(line.split()[1]) << 10 for line in _read("/proc/meminfo").splitlines()}
+    facts = core_memory.of_machine()
     available, total = facts["MemAvailable"], facts["MemTotal"]
     text = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free"
     group, fix = cgroup.memory(), "end other programs, or lower `plan.budget_ms` and `engine.workers`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from voxstill.audio.level import MAX_CLIPPED, level_of
 from voxstill.core.config import Config
 from voxstill.core.errors import VoxstillError
 from voxstill.core.records import Utterance, content_hash
-from voxstill.pipeline.doctor.checks import Check, State
+from voxstill.pipeline.doctor.checks import Check, above, judged
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
 NUM_SAMPLED = 200
 NUM_PAIRS = 20
 """Utterances of one length and text, of two recordings, that are compared."""
+_check = functools.partial(judged, "corpus")
 _LIMIT_S = 20.0
 _SILENT_PEAK = 10 ** (-50 / 20)
 """Share of full scale: speech that was recorded at all is louder."""
@@ -89,15 +91,15 @@ def _judged(counts: _Counts, num: int) -> Iterator[Check]:
     if counts.unread:
         text = f"{counts.unread:,} of {tried:,} utterances could not be read, such as {counts.reason}"
         fix = "bring the recordings back, or run `voxstill index` again"
-        yield _check("audio", _above(counts.unread / tried, _UNREAD), text, fix)
+        yield _check("audio", above(counts.unread / tried, _UNREAD), text, fix)
     silent, clipped = (num / max(1, counts.read) for num in (counts.silent, counts.clipped))
     such = f", such as `{counts.first_silent}`" if counts.silent else ""
     fix = "remove them from the source or with `voxstill remove WORK --ids FILE`, and look for a dead channel or device"
-    yield _check("silence", _above(silent, _SILENT), f"{counts.silent:,} {of}, are silent{such}", fix)
+    yield _check("silence", above(silent, _SILENT), f"{counts.silent:,} {of}, are silent{such}", fix)
     such = f", such as `{counts.first_clipped}`" if counts.clipped else ""
     text = f"{counts.clipped:,} {of}, have more than {MAX_CLIPPED:.1%} of their samples at full scale{such}"
     fix = "take recordings of a lower gain, or leave these out: what was cut off does not come back"
-    yield _check("clipping", _above(clipped, _CLIPPED), text, fix)
+    yield _check("clipping", above(clipped, _CLIPPED), text, fix)
 
 
 def _alike(rows: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
@@ -137,11 +139,3 @@ def _rows(work: Store, parts: Sequence[str]) -> list[Utterance]:
             break
         rows += (tables.from_columns(row, Utterance) for row in table.to_pylist())
     return rows
-
-
-def _above(share: float, limits: tuple[float, float]) -> State:
-    return "fail" if share > limits[1] else "warn" if share > limits[0] else "ok"
-
-
-def _check(name: str, state: State, found: str, fix: str) -> Check:
-    return Check(name=name, state=state, found=found, fix="" if state == "ok" else fix, part="corpus")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from voxstill.core.errors import first_line
+from voxstill.core.metrics.gpus import nvml, slowed_by
 from voxstill.pipeline.doctor.checks import Check
 from voxstill.pipeline.doctor.machine import GIB
+from voxstill.pipeline.gpu_memory import unowned_memory
 
 _BESIDE_TORCH = ("torchaudio", "torchvision", "torchcodec")
 """Built against one torch: beside another they fail to load, and transformers with them."""
-_ORPHANED_BYTES = GIB // 2
-"""Of a GPU that no process names, above what its driver takes."""
 
 
 def packages() -> list[Check]:
@@ -80,29 +81,21 @@ class Gpu:
     name: str
     used_bytes: int
     total_bytes: int
-    reserved_bytes: int
-    num_processes: int
+    unowned_bytes: int = 0
+    """In use, and no process has them."""
     slowed_by: str | None = None
 
 
 def gpus() -> list[Check]:
     """The GPUs as their driver shows them, beside what torch was built for."""
-    torch, cuda = _version("torch"), _cuda_of_torch()
-    try:
-        import pynvml
-    except ImportError:
-        text = "pip install 'voxstill[gpu]' shows them"
+    library = nvml()
+    if library is None:
         has_gpu = Path("/dev/nvidia0").exists()
-        return [Check(name="GPU", state="ok", found=f"GPUs are not looked at: {text}" if has_gpu else "there is none")]
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return [Check(name="GPU", state="ok", found=f"none is seen: {first_line(error)}")]
-    try:
-        driver = int(pynvml.nvmlSystemGetCudaDriverVersion())
-        return judge_gpus(list(_seen(pynvml)), (driver // 1000, driver % 1000 // 10), torch, cuda, _nccl_fault())
-    finally:
-        pynvml.nvmlShutdown()
+        text = "GPUs are not looked at: pip install 'voxstill[gpu]' shows them" if has_gpu else "none is seen"
+        return [Check(name="GPU", state="ok", found=text)]
+    driver = int(library.nvmlSystemGetCudaDriverVersion())
+    versions = (driver // 1000, driver % 1000 // 10)
+    return judge_gpus(list(_seen(library)), versions, _version("torch"), _cuda_of_torch(), _nccl_fault())
 
 
 def judge_gpus(
@@ -124,10 +117,9 @@ def judge_gpus(
     if seen and nccl is not None:
         checks.append(Check(name="NCCL", state="warn", found=nccl, fix="install torch anew with what it needs"))
     for gpu in seen:
-        unowned = gpu.used_bytes - gpu.reserved_bytes
-        if not gpu.num_processes and unowned > _ORPHANED_BYTES:
-            text = f"{unowned / GIB:.1f} GiB of GPU {gpu.number} are in use, and no process is named that uses them"
-            fix = "look on the host for another container (`nvidia-smi`, `fuser -v /dev/nvidia*`), and end it"
+        if gpu.unowned_bytes:
+            text = f"{gpu.unowned_bytes / GIB:.1f} GiB of GPU {gpu.number} are in use, and no process has them"
+            fix = "find who has the device open: `sudo fuser -v /dev/nvidia*`; else reset it: `nvidia-smi --gpu-reset`"
             checks.append(Check(name="GPU memory", state="warn", found=text, fix=fix))
         if gpu.slowed_by is not None:
             text, fix = f"GPU {gpu.number} is slowed down by {gpu.slowed_by}", "look at its cooling and its power limit"
@@ -135,44 +127,21 @@ def judge_gpus(
     return checks
 
 
-def _seen(nvml: object) -> Iterator[Gpu]:
-    import pynvml
-
-    for number in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-        try:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-            reserved = int(memory.reserved)
-        except (pynvml.NVMLError, AttributeError):  # an old driver
-            memory, reserved = pynvml.nvmlDeviceGetMemoryInfo(handle), GIB // 2
-        processes = [
-            *pynvml.nvmlDeviceGetComputeRunningProcesses(handle),
-            *pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
-        ]
-        name = pynvml.nvmlDeviceGetName(handle)
+def _seen(library: Any) -> Iterator[Gpu]:
+    unowned = {memory.gpu: memory.num_bytes for memory in unowned_memory()}
+    for number in range(library.nvmlDeviceGetCount()):
+        handle = library.nvmlDeviceGetHandleByIndex(number)
+        memory, name, cause = library.nvmlDeviceGetMemoryInfo(handle), library.nvmlDeviceGetName(handle), None
+        with contextlib.suppress(library.NVMLError):  # not every GPU says
+            cause = slowed_by(library, handle)
         yield Gpu(
             number=number,
             name=name if isinstance(name, str) else name.decode(),
             used_bytes=int(memory.used),
             total_bytes=int(memory.total),
-            reserved_bytes=reserved,
-            num_processes=len(processes),
-            slowed_by=_slowed_by(handle),
+            unowned_bytes=unowned.get(number, 0),
+            slowed_by=cause,
         )
-
-
-def _slowed_by(handle: object) -> str | None:
-    import pynvml
-
-    try:
-        reasons = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    except pynvml.NVMLError:
-        return None
-    if reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown:
-        return "heat"
-    if reasons & pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown:
-        return "its power supply"
-    return None
 
 
 def _nccl_fault() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import time
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ from voxstill.core.config import Config
 from voxstill.core.process import machine
 from voxstill.data.bottleneck import SOME_WAITING, Limit, Waits, judge, straggler
 from voxstill.pipeline.doctor import learning, places
-from voxstill.pipeline.doctor.checks import Check, DoctorResult, Probe, State, result, run
+from voxstill.pipeline.doctor.checks import Check, DoctorResult, Probe, judged, result, run
 from voxstill.pipeline.doctor.processes import busiest, group_of, is_stopped
 from voxstill.storage.rundir import RunDir
 from voxstill.training.waits import RankWaits, read_waits
 from voxstill.training.watchdog import RankState, read_states
 
+_check = functools.partial(judged, "run")
 _LIMIT_S = 4.0
 _BUSY_S = 0.4
 _STOPPED_S = 0.3
@@ -82,12 +84,12 @@ def processes(state: _Run) -> list[Check]:
     if stopped:
         who = ", ".join(f"rank {rank} (process {pid})" for rank, pid in stopped.items())
         pids = " ".join(map(str, stopped.values()))
-        return [_run_check("process", "fail", f"stopped by a signal: {who}", f"run: kill -CONT {pids}")]
+        return [_check("process", "fail", f"stopped by a signal: {who}", f"run: kill -CONT {pids}")]
     if state.folder.summary.is_file():
-        return [_run_check("process", "ok", "the training is finished")]
+        return [_check("process", "ok", "the training is finished")]
     if not state.is_live:
         text = "the training has not ended, and none of its processes is on this machine"
-        return [_run_check("process", "warn", text, "the command that began it goes on where it stopped")]
+        return [_check("process", "warn", text, "the command that began it goes on where it stopped")]
     ages = {rank: _age_s(state.folder.ranks / f"{rank}.json") for rank in state.ranks}
     limit_s = max(_SILENT_S, _STEPS * max(map(_step_s, state.waits.values()), default=0.0))
     silent = {rank: age for rank, age in ages.items() if age is not None and age > limit_s}
@@ -95,8 +97,8 @@ def processes(state: _Run) -> list[Check]:
         rank, age = max(silent.items(), key=lambda row: row[1])
         text = f"rank {rank} has made no step for {age:.0f} s; at {state.cfg.train.step_timeout_s:g} s all end"
         fix = f"look what it waits for: kill -USR1 {state.ranks[rank].pid} writes its stacks into {state.folder.log}"
-        return [_run_check("process", "fail", text, fix)]
-    return [_run_check("process", "ok", f"{len(state.ranks)} processes train")]
+        return [_check("process", "fail", text, fix)]
+    return [_check("process", "ok", f"{len(state.ranks)} processes train")]
 
 
 def waits(state: _Run) -> list[Check]:
@@ -108,7 +110,7 @@ def waits(state: _Run) -> list[Check]:
     }
     if not measured:
         text = "there are no waits to judge: it has made few steps, or an earlier version trained it"
-        return [_run_check("speed", "ok", text)]
+        return [_check("speed", "ok", text)]
     order = list(Limit)
     verdicts = {rank: judge(row, state.waits[rank].resources) for rank, row in measured.items()}
     worst = min(verdicts, key=lambda rank: order.index(verdicts[rank].limit))
@@ -120,14 +122,14 @@ def waits(state: _Run) -> list[Check]:
         if others := busiest(_BUSY_S, own):
             found += f". Busiest beside it: {', '.join(map(str, others))}"
             fix += f", such as process {others[0].pid}"
-    check = _run_check(str(verdict.limit), "warn" if verdict.fix else "ok", found, fix)
+    check = _check(str(verdict.limit), "warn" if verdict.fix else "ok", found, fix)
     return [check] if len(measured) < 2 else [check, _straggler(state, measured)]
 
 
 def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
     late = straggler(measured)
     if late is None:
-        return _run_check("straggler", "ok", f"the {len(measured)} ranks are as fast as one another")
+        return _check("straggler", "ok", f"the {len(measured)} ranks are as fast as one another")
     row = state.waits[late.rank]
     why = "waits neither for a core nor for batches: something stops it or slows it down"
     if late.core_wait >= SOME_WAITING:
@@ -140,11 +142,7 @@ def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
     )
     process = f", process {state.ranks[late.rank].pid}," if late.rank in state.ranks else ""
     fix = f"run `voxstill doctor` where rank {late.rank}{process} runs, end what disturbs it there, or train elsewhere"
-    return _run_check("straggler", "warn", found, fix)
-
-
-def _run_check(name: str, state: State, found: str, fix: str = "") -> Check:
-    return Check(name=name, state=state, found=found, fix=fix, part="run")
+    return _check("straggler", "warn", found, fix)
 
 
 def _step_s(row: RankWaits) -> float:
