@@ -210,6 +210,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "rank {{rank}}",
         ),
         Panel(
+            "Own part of a step",
+            "percentunit",
+            "Share of the time without waiting for another rank. One alone that is higher is what the others wait for.",
+            "rate(voxstill_train_own_seconds_total{RUN}[$__rate_interval])",
+            "rank {{rank}}",
+        ),
+        Panel(
             "Since the last step",
             "s",
             "Since each rank gave its last sign of life; an alert fires at 5 minutes.",

@@ -49,7 +49,7 @@ def value_of(source: TrainingMetrics, name: str, rank: str = "") -> float | None
 
 
 def test_each_rank_has_its_own_figures_and_the_run_those_of_the_first(run: RunDir) -> None:
-    write(run, 0, loss=0.5, lr=1e-3, at=100.0, audio_s=60.0, progress=0.25, data_wait_s=2.0)
+    write(run, 0, loss=0.5, lr=1e-3, at=100.0, audio_s=60.0, progress=0.25, data_wait_s=2.0, own_s=30.0)
     write(run, 10, loss=0.5, step=2, at=90.0)
     with TrainingMetrics(run) as source:
         until(lambda: value_of(source, "steps_total", "10") == 2)
@@ -59,6 +59,7 @@ def test_each_rank_has_its_own_figures_and_the_run_those_of_the_first(run: RunDi
         assert value_of(source, "loss") == 0.5
         assert value_of(source, "audio_seconds_total", "0") == 60
         assert value_of(source, "data_wait_seconds_total", "0") == 2
+        assert value_of(source, "own_seconds_total", "0") == 30
         assert value_of(source, "progress_ratio") == 0.25
         assert value_of(source, "time_left_seconds") is None
         write(run, 0, loss=0.4, at=110.0, progress=0.5)

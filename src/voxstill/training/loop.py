@@ -240,8 +240,8 @@ class _Trainer:
                 context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
                 norm, sums = self._step(step, context, start, signals)
             loss, stops, is_asked = sums.pop("loss"), bool(sums.pop("stops")), bool(sums.pop("asks"))
-            learning_rate = self._optimizer.param_groups[0]["lr"]
-            watchdog.note(**self._meter.of_rank(state, loss, norm, learning_rate, self._progress()))
+            lr = self._optimizer.param_groups[0]["lr"]
+            watchdog.note(own_s=self._waits.own_s, **self._meter.of_rank(state, loss, norm, lr, self._progress()))
             self._report(step, loss if self._is_sound else None, sums, norm, progress, bar)
             state.error = None
             self._is_judged_next = self._is_judged_next or state.step % cfg.train.validate_every == 0

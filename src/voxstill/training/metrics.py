@@ -45,6 +45,7 @@ _RANK = gauges(
         "train_steps": "Steps begun, with those before a resumption.",
         "train_audio_seconds": "Audio that the rank has trained on.",
         "train_data_wait_seconds": "Time that the rank has waited for data.",
+        "train_own_seconds": "Time that the rank has spent on data and forward passes, waiting for no other rank.",
     },
 )
 
@@ -92,6 +93,7 @@ class TrainingMetrics:
             yield _RANK["train_steps"].sample(state.step, *labels)
             yield _RANK["train_audio_seconds"].sample(state.audio_s, *labels)
             yield _RANK["train_data_wait_seconds"].sample(state.data_wait_s, *labels)
+            yield _RANK["train_own_seconds"].sample(state.own_s, *labels)
             yield _RANK["train_last_step_timestamp_seconds"].sample(state.at, *labels)
         if not self._states:
             return

@@ -71,6 +71,11 @@ class Stopwatch:
             self._seconds += time.perf_counter() - self._since
             self._since = None
 
+    @property
+    def seconds(self) -> float:
+        """What would be taken now."""
+        return self._seconds
+
     def take(self) -> float:
         """The seconds so far; counting starts anew."""
         seconds, self._seconds = self._seconds, 0.0
@@ -117,6 +122,11 @@ class WaitMeter:
         self._num_steps += 1
         if time.monotonic() - self._written_s >= _WRITE_S:
             self.write()
+
+    @property
+    def own_s(self) -> float:
+        """Time that this rank has spent without waiting for another since it was started."""
+        return self._total.own_s + self.own.seconds
 
     def watch(self, model: nn.Module) -> None:
         """Let the stopwatch run on once the model, which another may wrap, begins its forward pass."""

@@ -50,6 +50,8 @@ class RankState:
     """Audio that this rank has trained on since it was started."""
     data_wait_s: float = 0.0
     """Time that this rank has waited for data since it was started."""
+    own_s: float = 0.0
+    """Time that this rank has spent without waiting for another, on data and forward passes, since it was started."""
     skipped: int = 0
     replaced: int = 0
     epoch: int = 0

@@ -27,6 +27,7 @@ from voxstill.pipeline.doctor.processes import is_stopped
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.waits import SHARES, RankWaits, read_waits
+from voxstill.training.watchdog import read_states
 from waiting import until
 
 QUICK = Waits(steps=100, seconds=100.0, computing_s=95.0, own_s=30.0, loader=LoaderTimes(waited_s=1.0, decode_s=10.0))
@@ -156,6 +157,7 @@ def test_a_training_measures_its_waits_and_a_stopped_one_is_told(tmp_path: Path)
         assert 0 < row.total.computing_s + row.total.core_wait_s < 1.2 * row.total.seconds
         assert 0 < row.total.own_s < row.total.seconds
         assert row.total.loader.decode_s > 0
+        until(lambda: read_states(run)[0].own_s > 0)
         assert {check.name: check.state for check in checks(run)}["process"] == "ok"
         (pid,) = (json.loads(path.read_text())["pid"] for path in run.ranks.glob("*.json"))
         os.kill(pid, signal.SIGSTOP)
