@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from voxstill.core.metrics.gpus import nvml
 
@@ -44,7 +44,7 @@ def unowned_bytes(used: int, processes: Mapping[int, int | None]) -> int:
     return left if left >= _LEAST_BYTES else 0
 
 
-def _of_devices(library: Any) -> Iterator[UnownedMemory]:
+def _of_devices(library: ModuleType) -> Iterator[UnownedMemory]:
     for number in range(library.nvmlDeviceGetCount()):
         with contextlib.suppress(library.NVMLError):  # a device that does not say, one in MIG mode for example
             device = library.nvmlDeviceGetHandleByIndex(number)

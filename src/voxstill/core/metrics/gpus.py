@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
 
 from voxstill.core.metrics.registry import Sample, gauges
 
@@ -31,17 +32,17 @@ _GPU = gauges(
 
 
 @functools.cache
-def nvml() -> Any:
+def nvml() -> ModuleType | None:
     """NVML, ready to be asked; None where there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
     try:
-        import pynvml
+        library = importlib.import_module("pynvml")
     except ImportError:
         return None
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        library.nvmlInit()
+    except library.NVMLError:
         return None
-    return pynvml
+    return library
 
 
 class Gpus:
@@ -52,7 +53,7 @@ class Gpus:
         library = nvml()
         if library is None:
             return
-        figures: dict[str, Callable[[Any], float]] = {
+        figures: dict[str, Callable[[object], float]] = {
             "gpu_utilization_ratio": lambda gpu: library.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
             "gpu_memory_used_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).used,
             "gpu_memory_size_bytes": lambda gpu: library.nvmlDeviceGetMemoryInfo(gpu).total,
@@ -68,7 +69,7 @@ class Gpus:
                         yield _GPU[name].sample(value(gpu), str(number))
 
 
-def slowed_by(library: Any, gpu: Any) -> str | None:
+def slowed_by(library: ModuleType, gpu: object) -> str | None:
     """What slows a GPU down, in words; None where nothing does. NVMLError where it does not say."""
     reasons = library.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     for name, cause in _SLOW.items():

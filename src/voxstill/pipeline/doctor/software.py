@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from voxstill.core.metrics.gpus import nvml, slowed_by
 from voxstill.pipeline.doctor.checks import Check
@@ -127,7 +127,7 @@ def judge_gpus(
     return checks
 
 
-def _seen(library: Any) -> Iterator[Gpu]:
+def _seen(library: ModuleType) -> Iterator[Gpu]:
     unowned = {memory.gpu: memory.num_bytes for memory in unowned_memory()}
     for number in range(library.nvmlDeviceGetCount()):
         handle = library.nvmlDeviceGetHandleByIndex(number)
