@@ -236,10 +236,10 @@ def _lines(result: EstimateResult) -> Iterator[str]:
     for part, num_bytes in result.memory_bytes.items():
         yield line(f"  {part}", gib(num_bytes), "memory_bytes")
     shape = f"{batch['utterances']:,} utterances of {batch['seconds']:.1f} s, {result.precision}"
-    yield line("memory", gib(result.total_memory_bytes), "memory_bytes", f"with the largest batch: {shape}")
+    yield line("memory", gib(result.total_memory_bytes), "memory_bytes", f"largest batch: {shape}")
     low, high = fits.process_bytes(result.total_memory_bytes, on_gpu=result.is_of_gpu)
-    limit = f"the process, of {gib(result.memory_limit_bytes)} of {result.device}"
-    yield line("  with overhead", f"{gib(high)}", "memory_bytes", f"at most, at least {gib(low)}: {limit}")
+    note = f"at least {gib(low)}, with libraries and allocator; {result.device} has {gib(result.memory_limit_bytes)}"
+    yield line("process", f"up to {gib(high)}", "memory_bytes", note)
     if not result.fits:
         yield "it does not fit" + (
             f": one device cannot hold the model, {result.devices_needed} or more share it with `train.devices: "
@@ -248,7 +248,7 @@ def _lines(result: EstimateResult) -> Iterator[str]:
             else ": lower `plan.budget_ms`"
         )
     largest = "none fits" if result.largest_budget_ms is None else f"{result.largest_budget_ms} ms"
-    yield line("largest budget", largest, "largest_budget_ms", "`plan.budget_ms` of which every batch fits")
+    yield line("largest budget", largest, "largest_budget_ms", "largest `plan.budget_ms` that fits")
     for name in ("label", "train"):
         seconds = getattr(result, f"{name}_seconds")
         shown = "not known" if seconds is None else clock(seconds)
