@@ -294,7 +294,7 @@ def _add(
 
     for name in ("shard", "offset", "num_bytes", "num_samples", "duration_ms", "weight"):
         put(name, numpy_array(rows[name]))
-    put("crc32", numpy_array(rows["crc32"].fill_null(-1)))
+    put("crc32", np.nan_to_num(numpy_array(rows["crc32"]), nan=-1))  # `fill_null` imports pandas
     for name, numbers in names.items():
         put(name, [numbers.setdefault(value or "", len(numbers)) for value in rows[name].to_pylist()])
     texts = [text or "" for text in rows[column].to_pylist()]
