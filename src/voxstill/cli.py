@@ -166,12 +166,11 @@ def _runner(command: Command, execute: Run) -> Callable[..., None]:
 
 def execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
     """Run a command and print its result or its error; returns the exit code, once the end is in the metrics."""
-    from voxstill.core import heartbeat, monitor, shared_memory, world
+    from voxstill.core import heartbeat, monitor, world
     from voxstill.core.metrics import endpoint
 
     monitor.start_logging(options.log_level or "info", options.log_format or "text")
     world.pin_threads(1)
-    shared_memory.name_semaphores()
     try:
         with heartbeat.running(command.name):
             return _execute(command, options, values)

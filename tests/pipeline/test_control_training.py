@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from voxstill import cli
 from voxstill.core import config, process
+from voxstill.pipeline.control_training import control_training
 from voxstill.storage import control
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -93,6 +95,27 @@ def test_the_status_says_whether_the_training_runs_and_what_it_made_of_the_reque
     out = capsys.readouterr().out
     assert "training: ended" in out
     assert "refused what was asked for" in out
+
+
+def test_a_request_that_was_refused_is_no_part_of_the_next_one(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    command(capsys, run.path, "--set", "train.log_every=5")
+    _, result, _ = command(capsys, run.path, "--set", "train.steps=1", "--stop-after-epoch")
+    write_status(run, asked_at=result["at"], refused="the training has made more steps")
+    _, result, _ = command(capsys, run.path, "--set", "train.keep_every=9")
+    assert result["asked"] == {"train": {"log_every": 5, "keep_every": 9}}
+    assert result.get("stop_after_epoch") is None
+    assert control.requested(Store(str(run.path))).set == result["asked"]
+
+
+def test_requests_at_the_same_time_all_count(run: RunDir) -> None:
+    options = ["train.log_every=7", "train.lr_factor=0.9", "train.checkpoint_every=21", "train.keep_every=42"]
+    with ThreadPoolExecutor(4) as pool:
+        list(
+            pool.map(lambda option: control_training(run.path, [option], clear=False, stop_after_epoch=False), options)
+        )
+    assert control.requested(Store(str(run.path))).set == {
+        "train": {"log_every": 7, "lr_factor": 0.9, "checkpoint_every": 21, "keep_every": 42}
+    }
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b'{"host": 3}', b'{"train": {}}', b"\xff"])

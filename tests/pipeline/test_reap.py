@@ -181,9 +181,9 @@ with run_mark.marked("evaluate", sys.argv[1]):
     time.sleep(600)
 """
 LAUNCHER = """
-import os, subprocess, sys
-rank = {"TORCHELASTIC_RUN_ID": "tests", "LAUNCHER": str(os.getpid())}
-child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, **rank})
+import os, subprocess, sys  # as torchrun does
+rank = {"TORCHELASTIC_RUN_ID": "tests", "RANK": "0", "LOCAL_RANK": "0", "LAUNCHER": str(os.getpid())}
+child = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], env={**os.environ, **rank}, start_new_session=True)
 print(child.pid, flush=True)
 child.wait()
 """
@@ -203,6 +203,36 @@ def test_a_rank_bears_its_mark_to_its_end_and_is_left_over_once_torchrun_is_gone
     launcher.stdout.close()
     until((tmp_path / "goes on").exists)
     assert ended_pids(reap(str(tmp_path), end=True)) == {rank}
+
+
+BESIDE_A_RANK = """
+import os, sys, time
+from voxstill.core import run_mark
+with run_mark.marked("label", sys.argv[1]):
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_shell_of_a_rank_left_in_the_background_is_not_left_over(tmp_path: Path, fast: None) -> None:
+    rank = {"TORCHELASTIC_RUN_ID": "tests", "RANK": "0", "LOCAL_RANK": "0"}
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1" "$2" &', sys.executable, BESIDE_A_RANK, str(tmp_path)],
+        env={**os.environ, **rank},
+        stdout=subprocess.PIPE,
+    )
+    assert shell.stdout is not None
+    command = Process.of(int(shell.stdout.readline()))
+    shell.wait()
+    try:
+        mark = run_mark.of_process(command.pid)
+        assert mark is not None
+        assert not mark.has_ended
+        assert reap(str(tmp_path), end=True).found == []
+        assert not command.has_ended
+    finally:
+        os.kill(command.pid, signal.SIGKILL)
+        shell.stdout.close()
 
 
 LATE_RANK = """
@@ -352,11 +382,11 @@ def test_segments_that_left_over_processes_alone_have_are_removed(tmp_path: Path
 
 SEMAPHORES = """
 import multiprocessing, multiprocessing.resource_tracker as tracker, sys
-from voxstill.core import shared_memory
-shared_memory.name_semaphores()
-semaphore = multiprocessing.get_context("spawn").Semaphore()
-print(tracker._resource_tracker._pid, semaphore._semlock.name, flush=True)
-sys.stdin.read()
+from voxstill.core import run_mark
+with run_mark.marked("train", "/work"):
+    semaphore = multiprocessing.get_context("spawn").Semaphore()
+    print(tracker._resource_tracker._pid, semaphore._semlock.name, flush=True)
+    sys.stdin.read()
 """
 
 

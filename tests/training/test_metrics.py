@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import socket
 import time
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from voxstill.core import process
 from voxstill.core.config import Monitor
 from voxstill.core.metrics import endpoint
 from voxstill.core.metrics.registry import Metrics
@@ -49,9 +51,9 @@ def value_of(source: TrainingMetrics, name: str, rank: str = "") -> float | None
 
 
 def test_each_rank_has_its_own_figures_and_the_run_those_of_the_first(run: RunDir) -> None:
-    write(run, 0, loss=0.5, lr=1e-3, at=100.0, audio_s=60.0, progress=0.25, data_wait_s=2.0, own_s=30.0)
-    write(run, 10, loss=0.5, step=2, at=90.0)
     with TrainingMetrics(run) as source:
+        write(run, 0, loss=0.5, lr=1e-3, at=100.0, audio_s=60.0, progress=0.25, data_wait_s=2.0, own_s=30.0)
+        write(run, 10, loss=0.5, step=2, at=90.0)
         until(lambda: value_of(source, "steps_total", "10") == 2)
         assert value_of(source, "running") == 1
         assert value_of(source, "steps_total", "0") == 3
@@ -68,9 +70,24 @@ def test_each_rank_has_its_own_figures_and_the_run_those_of_the_first(run: RunDi
         until(lambda: math.isnan(value_of(source, "loss") or 0))
 
 
-def test_the_last_figures_stay_after_the_end(run: RunDir) -> None:
-    write(run, 0, loss=0.5, progress=0.9)
+def test_ranks_of_an_earlier_process_are_not_shown_until_they_write_anew(run: RunDir) -> None:
+    pid = os.getpid()
+    write(run, 0, loss=0.9, at=10.0, progress=0.5)
+    write(run, 1, loss=0.9, at=10.0, progress=0.5)
+    write(run, 2, pid=pid, born=process.started(pid), host=socket.gethostname(), machine=process.machine(), step=7)
     with TrainingMetrics(run) as source:
+        until(lambda: value_of(source, "steps_total", "2") == 7)  # it began before this one, and lives
+        assert value_of(source, "steps_total", "0") is None
+        write(run, 0, loss=0.5, at=1000.0, progress=0.6)
+        until(lambda: value_of(source, "loss") == 0.5)
+        write(run, 0, loss=0.5, at=1010.0, progress=0.7)
+        until(lambda: value_of(source, "time_left_seconds") == pytest.approx(30))
+        assert value_of(source, "steps_total", "1") is None
+
+
+def test_the_last_figures_stay_after_the_end(run: RunDir) -> None:
+    with TrainingMetrics(run) as source:
+        write(run, 0, loss=0.5, progress=0.9)
         until(lambda: value_of(source, "loss"))
         (run.ranks / "0.json").unlink()
         time.sleep(0.1)
@@ -81,9 +98,9 @@ def test_the_last_figures_stay_after_the_end(run: RunDir) -> None:
 
 
 def test_of_other_machines_nothing_is_shown_where_one_host_is_asked_for(run: RunDir) -> None:
-    write(run, 0, host="here")
-    write(run, 1, host="there")
     with TrainingMetrics(run, "there") as source:
+        write(run, 0, host="here")
+        write(run, 1, host="there")
         until(lambda: value_of(source, "steps_total", "1"))
         assert value_of(source, "steps_total", "0") is None
 
@@ -92,6 +109,8 @@ def test_a_file_of_another_version_or_half_a_file_is_passed_over(run: RunDir) ->
     write(run, 0)
     (run.ranks / "1.json").write_text('{"pid": 1, "later": 2}')
     (run.ranks / "2.json").write_text('{"pid": ')
+    for name in ("._0.json", "notes.json", "-1.json"):
+        (run.ranks / name).write_text("{}")
     assert list(read_states(run)) == [0]
 
 

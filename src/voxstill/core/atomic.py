@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import hashlib
 import itertools
 import os
 import shutil
@@ -83,7 +82,7 @@ def _share(path: Path) -> None:
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
     """A name beside `path` that nobody else uses; what is there at the end of the block is removed."""
-    machine = hashlib.sha256(process.machine().encode()).hexdigest()[:8]
+    machine = process.machine_id()
     for left in path.parent.glob(f".{glob.escape(path.name)}.{machine}-*-*-*.draft"):
         pid, start, _ = left.name.removesuffix(".draft").rpartition(".")[2].split("-")[1:]
         if process.started(int(pid)) != start:

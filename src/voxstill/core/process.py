@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import platform
 import select
@@ -28,6 +29,12 @@ def machine() -> str:
     with contextlib.suppress(OSError):
         facts += [_BOOT_ID.read_text(encoding="ascii").strip(), os.readlink("/proc/self/ns/pid")]
     return " ".join(facts)
+
+
+@functools.cache
+def machine_id() -> str:
+    """`machine` in eight letters, for names of files."""
+    return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 def started(process: int) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from voxstill.core import result, world
+from voxstill.core import result, shared_memory, world
 from voxstill.core.errors import DataError
 from voxstill.core.process import Process, machine, open_files
 
@@ -77,6 +77,7 @@ def marked(command: str, *folders: str, is_whole_process: bool = False) -> Itera
     Where the block is all that the process is there for, it bears the mark of all blocks within to its end: it may
     hang while it exits.
     """
+    shared_memory.name_semaphores()
     layer = _Layer(command, folders, is_whole_process)
     _RUN.enter(layer)
     try:
@@ -194,13 +195,21 @@ class _Run:
         self._layers, self._launcher = [], None
 
 
+_OF_RANKS = frozenset({"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"})
+
+
 def _launcher() -> Process | None:
-    """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process."""
-    if "TORCHELASTIC_RUN_ID" not in world.environment():
+    """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process.
+
+    The variables of a rank are inherited by all that it starts, but torchrun makes ranks alone leaders of a session.
+    """
+    if not world.environment().keys() >= _OF_RANKS or os.getsid(0) != os.getpid():
         return None
-    launcher = Process.of(os.getppid())
-    is_orphan = launcher.pid == 1 and b"torch" not in Path("/proc/1/cmdline").read_bytes()
-    return Process(0, "") if is_orphan else launcher
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        if b"torch" in Path(f"/proc/{parent}/cmdline").read_bytes():
+            return Process.of(parent)
+    return Process(0, "") if parent == 1 else None
 
 
 def _memory_file(content: bytes, descriptor: int | None) -> int:

@@ -5,7 +5,6 @@ Semaphores of `multiprocessing` are such files. Those of a command have its proc
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import os
 import re
@@ -34,7 +33,7 @@ class Segment:
     def owner(self) -> Process | None:
         """The process of the command that made it; None where the name does not say so, or not of this machine."""
         match = _SEMAPHORE.fullmatch(Path(self.path).name)
-        return Process(int(match[2]), match[3]) if match is not None and match[1] == _machine() else None
+        return Process(int(match[2]), match[3]) if match is not None and match[1] == process.machine_id() else None
 
 
 def name_semaphores() -> None:
@@ -42,11 +41,7 @@ def name_semaphores() -> None:
     own = Process.of(os.getpid())
     # there is no public way; the attribute is as old as spawned processes (Python 3.4), and they inherit it
     settings: dict[str, object] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    settings["semprefix"] = f"/voxstill-{_machine()}-{own.pid}-{own.started}"
-
-
-def _machine() -> str:
-    return hashlib.sha256(process.machine().encode()).hexdigest()[:8]
+    settings["semprefix"] = f"/voxstill-{process.machine_id()}-{own.pid}-{own.started}"
 
 
 def segments() -> Iterator[Segment]:

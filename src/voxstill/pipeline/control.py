@@ -12,7 +12,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.result import Result
 from voxstill.labelling import control as controlling
 from voxstill.labelling import permission
-from voxstill.storage.control import Options, Request, request, requested
+from voxstill.storage.control import Options, Request, one_at_a_time, request, requested, standing
 from voxstill.storage.store import Store
 
 
@@ -40,14 +40,20 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
         raise DataError(
             f"`{work.root}` has no utterances", why="no job can label there", fix="check the name of the folder"
         )
-    jobs = controlling.job_statuses(work)
-    asked = Request() if clear else requested(work)
-    if overrides or clear:
-        permission.check_options(asked.set)
-        wanted = controlling.merge(asked.set, controlling.parse_overrides(overrides))
+    asked = _add(work, cfg, overrides, clear=clear) if overrides or clear else requested(work)
+    return ControlResult(asked=asked.set, at=asked.at, jobs=controlling.job_statuses(work))
+
+
+def _add(work: Store, cfg: Config, overrides: Sequence[str], *, clear: bool) -> Request:
+    """Write a request that adds overrides to what stands, or replaces it."""
+    new = controlling.parse_overrides(overrides)
+    with one_at_a_time(work):
+        jobs = controlling.job_statuses(work)
+        before = Request() if clear else standing(work, jobs)
+        permission.check_options(before.set)
+        wanted = controlling.merge(before.set, new)
         _check(cfg, wanted, jobs)
-        asked = request(work, wanted)
-    return ControlResult(asked=asked.set, at=asked.at, jobs=jobs)
+        return request(work, wanted, before)
 
 
 def _check(cfg: Config, wanted: Options, jobs: Sequence[controlling.JobStatus]) -> None:
@@ -81,7 +87,7 @@ def table(result: ControlResult) -> str:
         lines += ["", f"labels {job.recipe}: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
         lines.append(f"  teacher: {_plain(job.teacher)}")
         if job.refused:
-            lines.append(f"  refused what was asked for at {job.asked_at}: {job.refused}")
+            lines.append(f"  refused what was asked for at {job.asked_at}: {job.refused}; a new request replaces it")
         elif result.at is not None and job.asked_at == result.at:
             lines.append("  works by what was asked for")
         elif result.at is not None and job.running:

@@ -12,7 +12,7 @@ from voxstill.core import config, process
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
-from voxstill.storage.control import STATUS, Options, Request, merge, read, request, requested
+from voxstill.storage.control import STATUS, Options, Request, merge, one_at_a_time, read, request, requested, standing
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.control import NAME, TrainingStatus, apply, checked, parse_overrides
@@ -40,7 +40,9 @@ class TrainingControlResult(Result):
             lines += ["", f"training: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
             lines.append(f"  train: {json.dumps(job.train)}")
             if job.refused:
-                lines.append(f"  refused what was asked for at {job.asked_at}: {job.refused}")
+                lines.append(
+                    f"  refused what was asked for at {job.asked_at}: {job.refused}; a new request replaces it"
+                )
             elif self.at is not None and job.asked_at == self.at:
                 lines.append(f"  works by what was asked for, since step {job.since}")
             elif self.at is not None:
@@ -68,20 +70,29 @@ def control_training(
             fix="name a folder below `train.root`, or a work folder for its labelling jobs",
         )
     folder = Store(str(run.path.absolute()))
-    asked = Request() if clear else requested(folder)
     if overrides or clear or stop_after_epoch:
-        if run.summary.is_file():
-            raise ConfigError(
-                f"`{run.path}` is finished",
-                why="a request is taken while a training runs",
-                fix=f"go on with it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
-            )
-        wanted = merge(checked(asked.set), parse_overrides(overrides))
-        apply(wanted, config.load_snapshot(str(run.config)))
-        asked = request(folder, wanted, stop_after_epoch=stop_after_epoch or bool(asked.stop_after_epoch))
+        asked = _add(run, folder, overrides, clear=clear, stop_after_epoch=stop_after_epoch)
+    else:
+        asked = requested(folder)
     return TrainingControlResult(
         asked=asked.set, at=asked.at, stop_after_epoch=asked.stop_after_epoch, jobs=_statuses(folder)
     )
+
+
+def _add(run: RunDir, folder: Store, overrides: Sequence[str], *, clear: bool, stop_after_epoch: bool) -> Request:
+    """Write a request that adds overrides to what stands, or replaces it."""
+    if run.summary.is_file():
+        raise ConfigError(
+            f"`{run.path}` is finished",
+            why="a request is taken while a training runs",
+            fix=f"go on with it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
+        )
+    new = parse_overrides(overrides)
+    with one_at_a_time(folder):
+        before = Request() if clear else standing(folder, _statuses(folder))
+        wanted = merge(checked(before.set), new)
+        apply(wanted, config.load_snapshot(str(run.config)))
+        return request(folder, wanted, before, stop_after_epoch=stop_after_epoch or bool(before.stop_after_epoch))
 
 
 def _statuses(folder: Store) -> list[TrainingStatus]:

@@ -7,8 +7,10 @@ what a job takes of a request is its own to decide, and no file ends it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -18,6 +20,7 @@ from voxstill.core.errors import ConfigError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.core.terminal import MOST_NAME, one_line
+from voxstill.storage import lease
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 
@@ -26,6 +29,9 @@ STATUS = "control"
 """The folder of the statuses of jobs."""
 Options = Mapping[str, Mapping[str, object]]
 """Options by section."""
+WAIT_S = 10.0
+"""For other processes that write a request."""
+_LOOK_S = 0.1
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
 """In a bucket every look is a request that costs: 720 an hour are $0.0003."""
@@ -45,6 +51,8 @@ class Request(Result):
     """Options by section, as somebody may have written them by hand. Without any: as the jobs were started."""
     stop_after_epoch: bool | None = None
     """Whether a training is to end with its epoch."""
+    before: Mapping[str, Any] | None = None
+    """The request that this one was added to, which stands where this one is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +78,43 @@ def requested(folder: Store) -> Request:
     return Request.from_dict(read(folder, REQUEST))
 
 
-def request(folder: Store, options: Options, *, stop_after_epoch: bool = False) -> Request:
-    """Write a new request and return it; no options means: as the jobs were started."""
-    new = Request(at=timestamp(), set=options, stop_after_epoch=stop_after_epoch or None)
+@contextlib.contextmanager
+def one_at_a_time(folder: Store) -> Iterator[None]:
+    """Around reading what is requested and writing a new request: no other process does so meanwhile.
+
+    StorageError where one takes longer than `WAIT_S`.
+    """
+    limit_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            held = lease.acquire(folder, "control", "control")
+            break
+        except StorageError:
+            if time.monotonic() > limit_s:
+                raise
+            time.sleep(_LOOK_S)
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def standing(folder: Store, statuses: Sequence[Status]) -> Request:
+    """The request that a new one is added to: the last one, or the one before where all jobs have refused that."""
+    last = requested(folder)
+    answers = [status for status in statuses if last.at is not None and status.asked_at == last.at]
+    is_refused = bool(answers) and all(status.refused for status in answers)
+    return Request.from_dict(last.before or {}) if is_refused else last
+
+
+def request(folder: Store, options: Options, before: Request, *, stop_after_epoch: bool = False) -> Request:
+    """Write a new request that adds to the one `before`, and return it; no options means: as the jobs were started."""
+    new = Request(
+        at=timestamp(),
+        set=options,
+        stop_after_epoch=stop_after_epoch or None,
+        before=replace(before, before=None).to_dict(),
+    )
     folder.write_json(REQUEST, new.to_dict())
     return new
 

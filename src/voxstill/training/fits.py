@@ -130,7 +130,8 @@ def _too_large(
     footprint: Footprint, shapes: Shapes, lengths: Lengths, cfg: Config, limit_bytes: int, device: torch.device
 ) -> TrainingError:
     """The error that names what is needed, and what would fit."""
-    safe = safe_bytes(limit_bytes, on_gpu=device.type == "cuda")
+    free_bytes = limit_bytes if device.type == "cuda" else memory.available_bytes() // cfg.train.devices
+    safe = safe_bytes(min(limit_bytes, free_bytes), on_gpu=device.type == "cuda")
     where = "the GPU" if device.type == "cuda" else "this machine"
     num, longest_s = int(shapes.num_utterances_N[0]), int(shapes.duration_ms_N[0]) / 1000
     parts = ", ".join(f"{name} {gib(part)}" for name, part in footprint.parts(shapes).items() if part)

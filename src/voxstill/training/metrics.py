@@ -59,6 +59,7 @@ class TrainingMetrics:
     def __init__(self, run: RunDir, host: str | None = None) -> None:
         self._run, self._host = run, host
         self._states: Mapping[int, RankState] = {}
+        self._before: Mapping[int, RankState] = {}  # of processes that trained before, until a rank writes anew
         self._first: RankState | None = None
         self._is_running = False
         self._start = time.time()
@@ -66,6 +67,7 @@ class TrainingMetrics:
 
     def __enter__(self) -> TrainingMetrics:
         self._is_running = True
+        self._before = read_states(self._run)
         METRICS.add(f"training {self._run.path.name}", self)
         METRICS.add("disk of the experiment", Disk("experiment", str(self._run.path)))
         self._reading.__enter__()
@@ -141,7 +143,11 @@ class TrainingMetrics:
 
     def _read(self) -> None:
         states = read_states(self._run)
-        own = {rank: state for rank, state in states.items() if self._host in (None, state.host)}
+        own = {
+            rank: state
+            for rank, state in states.items()
+            if self._host in (None, state.host) and (state != self._before.get(rank) or state.is_alive_here())
+        }
         for rank, state in self._states.items():  # a rank that has left is known as it was last
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))

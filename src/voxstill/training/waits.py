@@ -161,8 +161,11 @@ class WaitMeter:
             recent=sum(self._intervals, Waits()),
             total=self._total,
         )
-        self._file.parent.mkdir(exist_ok=True)
-        write_atomically(self._file, json.dumps(asdict(state)))
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            write_atomically(self._file, json.dumps(asdict(state)))
+        except OSError as error:  # a full disk, which ends the training where it holds up what is learnt
+            log.debug("train: the waits of rank %d are not written: %s", self._rank, error)
 
     def _take(self) -> None:
         """Add what was counted since the last time."""

@@ -24,7 +24,7 @@ from types import TracebackType
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import TrainingError
 from voxstill.core.monitor import log
-from voxstill.core.process import started
+from voxstill.core.process import machine, started
 from voxstill.storage.rundir import RunDir
 
 _WRITE_S = 1.0
@@ -39,6 +39,8 @@ class RankState:
     pid: int
     born: str | None
     host: str
+    machine: str = ""
+    """Where its process id means something; empty in a file of an earlier version."""
     step: int
     at: float = 0.0
     """When it gave its last sign of life, in seconds since 1970."""
@@ -59,7 +61,8 @@ class RankState:
 
     def is_alive_here(self) -> bool:
         """Whether its process is on this machine; its number may belong to another one by now."""
-        return self.host == socket.gethostname() and bool(self.born) and self.born == started(self.pid)
+        is_here = self.machine == machine() if self.machine else self.host == socket.gethostname()
+        return is_here and bool(self.born) and self.born == started(self.pid)
 
 
 class Watchdog:
@@ -74,7 +77,7 @@ class Watchdog:
         self._file = run.ranks / f"{rank}.json"
         self._step, self._beat, self._written = 0, time.monotonic(), -math.inf
         pid = os.getpid()
-        self._state = RankState(pid=pid, born=started(pid), host=socket.gethostname(), step=0)
+        self._state = RankState(pid=pid, born=started(pid), host=socket.gethostname(), machine=machine(), step=0)
         self._lock = threading.Lock()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -117,7 +120,10 @@ class Watchdog:
             self._written = self._beat
             at = time.time() - (time.monotonic() - self._beat)
             state = replace(self._state, step=self._step, at=at)
-            write_atomically(self._file, json.dumps(asdict(state)))  # a rank stopped while it writes must be found, too
+            try:  # atomically: a rank that is stopped while it writes must be found, too
+                write_atomically(self._file, json.dumps(asdict(state)))
+            except OSError as error:  # a full disk, which ends the training where it holds up what is learnt
+                log.debug("train: the file of rank %d is not written: %s", self._rank, error)
 
     def _watch(self) -> None:
         looked, pause_s = time.monotonic(), min(self._limit_s / 4, 5.0)
@@ -162,7 +168,8 @@ class Watchdog:
 
 def read_states(run: RunDir) -> dict[int, RankState]:
     """What each rank says of itself in the experiment folder, by number, also one that has died."""
-    states = {int(path.stem): _read(path) for path in run.ranks.glob("*.json")}
+    paths = {int(path.stem): path for path in run.ranks.glob("*.json") if path.stem.isdecimal()}
+    states = {rank: _read(path) for rank, path in paths.items()}
     return {rank: state for rank, state in sorted(states.items()) if state is not None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -24,6 +25,7 @@ from voxstill.core.metrics import discovery, endpoint
 from voxstill.core.metrics.endpoint import Endpoint
 from voxstill.core.metrics.registry import Metrics
 from voxstill.core.metrics.steps import StepMeter
+from voxstill.core.process import machine_id
 from waiting import until
 
 TOKEN = "a-token-of-a-test"
@@ -88,6 +90,17 @@ def test_beyond_this_machine_they_need_tls_and_a_token_or_an_explicit_word(
             read(url.replace("https", "http"), token=TOKEN)
 
 
+def test_a_token_is_taken_without_the_line_break_of_its_file_and_refused_where_no_header_holds_it(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(endpoint.TOKEN, f"{TOKEN}\n")
+    with served(host="0.0.0.0", tls_cert=str(certificate)) as made:
+        assert read(f"https://localhost:{made.port}/metrics", certificate, TOKEN) == 200
+    monkeypatch.setenv(endpoint.TOKEN, "schlüssel")
+    with pytest.raises(ConfigError, match="cannot be sent in a header"):
+        Endpoint(Monitor(port=0), Metrics())
+
+
 def test_a_certificate_that_is_none_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "none.pem").write_text("no certificate")
     with pytest.raises(ConfigError, match="cannot be used"):
@@ -117,7 +130,7 @@ def test_a_run_that_was_read_waits_for_one_more_scrape() -> None:
     with served() as made:
         url = f"http://127.0.0.1:{made.port}/metrics"
         read(url)
-        until(lambda: made._last_s is not None)  # counted once it is sent
+        until(lambda: made._readers)  # counted once it is sent
         thread = threading.Thread(target=made.linger)
         thread.start()
         thread.join(0.3)
@@ -131,10 +144,44 @@ def test_the_wait_for_a_scrape_has_an_end(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(endpoint, "MOST_LINGER_S", 0.5)
     with served() as made:
         read(f"http://127.0.0.1:{made.port}/metrics")
-        until(lambda: made._last_s is not None)
+        until(lambda: made._readers)
         before_s = time.monotonic()
         made.linger()
         assert 0.4 < time.monotonic() - before_s < 5
+
+
+def test_each_reader_is_waited_for_by_its_own_interval() -> None:
+    with served() as made:
+        now_s = time.monotonic()
+        for ago_s in (10.0, 9.7, 9.4):
+            made.count_scrape("a shell", now_s - ago_s)
+        for ago_s in (16.0, 1.0):
+            made.count_scrape("Prometheus", now_s - ago_s)
+        thread = threading.Thread(target=made.linger)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        made.count_scrape("a shell", time.monotonic())
+        thread.join(0.3)
+        assert thread.is_alive()
+        made.count_scrape("Prometheus", time.monotonic())
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_who_has_not_read_for_long_is_not_waited_for() -> None:
+    with served() as made:
+        made.count_scrape("a shell", time.monotonic() - 60)
+        before_s = time.monotonic()
+        made.linger()
+        assert time.monotonic() - before_s < 1
+
+
+def test_many_readers_take_no_room() -> None:
+    with served() as made:
+        for number in range(1000):
+            made.count_scrape(f"client {number}", time.monotonic())
+        assert len(made._readers) < 100
 
 
 def test_what_was_served_for_one_command_is_not_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +241,9 @@ def test_a_real_prometheus_reads_with_tls_and_the_token(
 def test_files_of_processes_that_are_gone_are_removed_from_the_discovery(tmp_path: Path) -> None:
     name = socket.gethostname()
     gone, reused, elsewhere, other = (
-        tmp_path / f"{name}-4194304999-123.json",
-        tmp_path / f"{name}-{os.getpid()}-1.json",
-        tmp_path / "another-machine-1-1.json",
+        tmp_path / f"{name}-{machine_id()}-4194304999-123.json",
+        tmp_path / f"{name}-{machine_id()}-{os.getpid()}-1.json",
+        tmp_path / f"{name}-00000000-1-1.json",  # of another container with the name of this machine
         tmp_path / "own.json",
     )
     for path in (gone, reused, elsewhere, other):
@@ -208,3 +255,6 @@ def test_files_of_processes_that_are_gone_are_removed_from_the_discovery(tmp_pat
     assert target["labels"]["__scheme__"] == "https"
     discovery.remove()
     assert not own.exists()
+    shutil.rmtree(tmp_path)
+    tmp_path.touch()
+    discovery.remove()  # a folder that is gone by the end of a run is no error of the run

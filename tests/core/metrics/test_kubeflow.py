@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socketserver
 import ssl
 import threading
 from collections.abc import Iterator
@@ -85,6 +86,20 @@ def test_a_server_that_refuses_or_is_gone_is_no_matter(trainer: Trainer, capsys:
     with kubeflow.reporting(Status):
         until(lambda: len(trainer.reports) > 1)
     assert "Kubeflow Trainer got no status" in capsys.readouterr().err
+
+
+def test_a_server_that_speaks_no_http_is_no_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(connection: socketserver.StreamRequestHandler) -> None:
+        connection.rfile.readline()
+        connection.wfile.write(b"garbage here\r\n")
+
+    handler = type("Handler", (socketserver.StreamRequestHandler,), {"handle": answer})
+    with socketserver.TCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(kubeflow.URL, f"http://127.0.0.1:{server.server_address[1]}/status")
+        with kubeflow.reporting(Status):
+            pass
+        server.shutdown()
 
 
 def test_where_nobody_asks_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import StorageError
-from voxstill.core.process import started
+from voxstill.core.process import machine_id, started
 
 _ANY = ("", "0.0.0.0", "::")
 _written: Path | None = None
@@ -26,11 +26,11 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
     address = machine if host in _ANY else host
     labels = {"run": run, "host": machine, "__scheme__": "https" if is_tls else "http"}
     target = [{"targets": [f"[{address}]:{port}" if ":" in address else f"{address}:{port}"], "labels": labels}]
-    path = Path(folder) / f"{machine}-{pid}-{started(pid)}.json"
+    path = Path(folder) / f"{machine}-{machine_id()}-{pid}-{started(pid)}.json"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(target, indent=1))
-        _remove_dead(path.parent, machine)
+        _remove_dead(path.parent)
     except OSError as error:
         raise StorageError(
             f"`{path}` cannot be written",
@@ -44,13 +44,13 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
 def remove() -> None:
     """Remove the file of this process."""
     if _written is not None:
-        _written.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # Prometheus finds nobody there, and a later run removes it
+            _written.unlink(missing_ok=True)
 
 
-def _remove_dead(folder: Path, machine: str) -> None:
-    for path in folder.glob("*.json"):
-        name, _, rest = path.stem.rpartition("-")
-        owner, _, pid = name.rpartition("-")
-        if owner == machine and pid.isdigit() and started(int(pid)) != rest:
+def _remove_dead(folder: Path) -> None:
+    for path in folder.glob(f"*-{machine_id()}-*-*.json"):
+        pid, start = path.stem.split("-")[-2:]
+        if pid.isdecimal() and started(int(pid)) != start:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

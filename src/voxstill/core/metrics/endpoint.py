@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 import time
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,23 @@ MOST_CLIENTS, CLIENT_S = 32, 10.0
 """At once; a client is waited for so long."""
 MOST_LINGER_S = 120.0
 """After its end a run waits so long at most for one more scrape."""
-_INTERVALS = 2.0  # of scraping that it waits
+_INTERVALS = 2.0  # of a reader, since it read last
+_MOST_READERS = 64
 _LOOK_S = 0.05
 _POLL_S = 0.1  # the thread that listens looks so often whether it is to end
 _FIRST_GAP_S = 15.0  # the interval until two scrapes have shown it
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """When a reader got the metrics last, and how long after the time before."""
+
+    last_s: float
+    gap_s: float
+
+    def is_due(self, end_s: float, now_s: float) -> bool:
+        """Whether it has not read them since the end, and may do so yet."""
+        return self.last_s < end_s and now_s - self.last_s < _INTERVALS * self.gap_s
 
 
 class Endpoint:
@@ -47,8 +61,7 @@ class Endpoint:
         self._check_access(options)
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._last_s: float | None = None
-        self._gap_s = _FIRST_GAP_S
+        self._readers: dict[str, _Reader] = {}
         try:
             self._server = _Server((options.host, options.port), self)
         except OSError as error:
@@ -78,21 +91,26 @@ class Endpoint:
         encode, kind = choose_encoder(accepted)
         return encode(registry), kind
 
-    def count_scrape(self, begun_s: float) -> None:
-        """Remember when metrics that were read were computed, and how long after those before."""
+    def count_scrape(self, reader: str, begun_s: float) -> None:
+        """Remember when the metrics that a reader got were computed, and how long after those before."""
         with self._lock:
-            if self._last_s is not None:
-                self._gap_s = begun_s - self._last_s
-            self._last_s = begun_s
+            last = self._readers.pop(reader, None)
+            gap_s = _FIRST_GAP_S if last is None else begun_s - last.last_s
+            self._readers[reader] = _Reader(begun_s, gap_s)
+            if len(self._readers) > _MOST_READERS:
+                del self._readers[next(iter(self._readers))]
 
     def linger(self) -> None:
-        """Wait until the metrics are read once more, as the end of a run is seen by nobody else.
+        """Wait until all who read the metrics have read them once more, as the end of a run is seen by nobody else.
 
-        Two intervals of scraping at most, and `MOST_LINGER_S`; not at all where nobody has read them yet.
+        A reader is given up two of its intervals after it read last, and all are after `MOST_LINGER_S`.
         """
         begun_s = time.monotonic()
-        limit_s = min(_INTERVALS * self._gap_s, MOST_LINGER_S)
-        while self._last_s is not None and self._last_s < begun_s and time.monotonic() - begun_s < limit_s:
+        while time.monotonic() - begun_s < MOST_LINGER_S:
+            with self._lock:
+                readers = list(self._readers.values())
+            if not any(reader.is_due(begun_s, time.monotonic()) for reader in readers):
+                return
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
@@ -102,7 +120,7 @@ class Endpoint:
 
     @staticmethod
     def _check_access(options: Monitor) -> None:
-        is_safe = options.tls_cert is not None and bool(world.environment().get(TOKEN))
+        is_safe = options.tls_cert is not None and bool(_token())
         if not (_is_loopback(options.host) or is_safe or options.insecure):
             raise ConfigError(
                 f"anyone could read the metrics at {options.host}",
@@ -119,7 +137,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.token = world.environment().get(TOKEN, "")
+        self.token = _token()
         self._places = threading.BoundedSemaphore(MOST_CLIENTS)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -147,7 +165,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         expected = f"Bearer {self.server.token}".encode()
-        if self.server.token and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected):
+        authorization = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        if self.server.token and not hmac.compare_digest(authorization, expected):
             self.send_response(401)
             self.send_header("WWW-Authenticate", "Bearer")
             self.end_headers()
@@ -160,10 +179,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with contextlib.suppress(OSError):
             self.wfile.write(page)
-            self.server.endpoint.count_scrape(begun_s)
+            reader = f"{self.client_address[0]} {self.headers.get('User-Agent', '')}"
+            self.server.endpoint.count_scrape(reader, begun_s)
 
     def log_message(self, *_: object) -> None:
         """Scrapes are not logged."""
+
+
+def _token() -> str:
+    """The token that readers need; empty where none is set. ConfigError where a header cannot hold it."""
+    token = world.environment().get(TOKEN, "").strip()
+    if not all("!" <= char <= "~" for char in token):
+        raise ConfigError(
+            f"{TOKEN} cannot be sent in a header",
+            why="it has characters that are no printable ASCII",
+            fix="choose another token: openssl rand -hex 32",
+        )
+    return token
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 
 from voxstill.core import world
@@ -76,5 +77,5 @@ def _report(status: Status) -> None:
         context = ssl.create_default_context(cafile=environment.get(CA_FILE)) if url.startswith("https://") else None
         request = urllib.request.Request(url, status.to_json().encode(), headers, method="POST")
         urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context).close()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         log.debug("Kubeflow Trainer got no status: %s", error)

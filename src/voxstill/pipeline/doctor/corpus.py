@@ -19,7 +19,7 @@ from voxstill.indexing.failure import FailureKind
 from voxstill.indexing.split_leaks import SplitLeaks
 from voxstill.pipeline.doctor import sample
 from voxstill.pipeline.doctor.checks import Check, State, above, judged
-from voxstill.storage import tables, workdir
+from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import IndexFigures, LabelFigures, ScoreFigures, TableFigures, VerdictFigures
 from voxstill.storage.store import Store
@@ -55,6 +55,7 @@ def checks(work: Store, cfg: Config) -> list[Check]:
     chosen = _tables(work)
     parts = tables.parts(work, workdir.prefix("utterances", chosen.utterances.recipe))
     return [
+        *_parts(work, chosen),
         *_recordings(chosen.utterances),
         *_splits(chosen.utterances),
         *sample.checks(work, parts, cfg),
@@ -93,6 +94,19 @@ def _largest(work: Store, kind: type[Figures], count: str) -> Figures | None:
         key=lambda figures: int(getattr(figures, count)),
         default=None,
     )
+
+
+def _parts(work: Store, chosen: Tables) -> Iterator[Check]:
+    """Parts of finished tables that are missing, added or others."""
+    finished = [table for table in (chosen.utterances, chosen.labels, chosen.scores, chosen.verdicts) if table]
+    num = 0
+    for figures in finished:
+        try:
+            num += len(manifest.parts(work, workdir.prefix(figures.kind, figures.recipe)))
+        except DataError as error:
+            yield _check("tables", "fail", f"{error.what}: {error.why}", error.fix)
+            return
+    yield _check("tables", "ok", f"{len(finished)} tables have all of their {num:,} parts")
 
 
 def _recordings(figures: IndexFigures) -> Iterator[Check]:

@@ -85,7 +85,7 @@ def checks(lines: Sequence[Line], run: RunDir, cfg: Config, *, is_live: bool) ->
         *_finite(steps, run),
         *_loss(steps, run, cfg),
         *_replaced(steps, run),
-        *_overfitting(lines, is_live=is_live),
+        *_overfitting(lines, cfg, is_live=is_live),
         *_gradients(steps, cfg),
         *_padding(steps),
     ]
@@ -150,7 +150,7 @@ def _replaced(steps: Sequence[Line], run: RunDir) -> Iterator[Check]:
     yield _check("replaced", state, text, f"{run.log} names them; run `voxstill verify` on the work folder")
 
 
-def _overfitting(lines: Sequence[Line], *, is_live: bool) -> Iterator[Check]:
+def _overfitting(lines: Sequence[Line], cfg: Config, *, is_live: bool) -> Iterator[Check]:
     """Whether the error on the dev split rises, or stands still, while the loss falls."""
     validations, pairs, loss = list[tuple[float, float]](), list[tuple[float, float]](), None
     metric = None
@@ -163,8 +163,10 @@ def _overfitting(lines: Sequence[Line], *, is_live: bool) -> Iterator[Check]:
             if loss is not None:
                 pairs.append((loss, error))
     if metric is None:
-        fix = "" if is_live else "give the dev split utterances: without it nobody sees overfitting"
-        yield _check("dev split", "ok" if is_live else "warn", "no validation is logged", fix)
+        num = max((line.number("step") or 0 for line in lines), default=0)
+        is_early = is_live or num < cfg.train.validate_every
+        fix = "give the dev split utterances: without it nobody sees overfitting"
+        yield _check("dev split", "ok" if is_early else "warn", "no validation is logged", fix)
         return
     step, best = min(validations, key=lambda row: row[1])
     last = validations[-1][1]

@@ -43,6 +43,13 @@ class _Run:
     waits: Mapping[int, RankWaits]
 
     @property
+    def training(self) -> dict[int, RankState]:
+        """Those that may train now: alive here, or elsewhere and no rank of an earlier process alone."""
+        num = max((row.ranks for row in self.waits.values()), default=len(self.ranks))
+        here = socket.gethostname()
+        return self.alive | {rank: state for rank, state in self.ranks.items() if state.host != here and rank < num}
+
+    @property
     def alive(self) -> dict[int, RankState]:
         return {rank: state for rank, state in self.ranks.items() if state.is_alive_here()}
 
@@ -90,7 +97,7 @@ def processes(state: _Run) -> list[Check]:
     if not state.is_live:
         text = "the training has not ended, and none of its processes is on this machine"
         return [_check("process", "warn", text, "the command that began it goes on where it stopped")]
-    ages = {rank: _age_s(state.folder.ranks / f"{rank}.json") for rank in state.ranks}
+    ages = {rank: _age_s(state.folder.ranks / f"{rank}.json") for rank in state.training}
     limit_s = max(_SILENT_S, _STEPS * max(map(_step_s, state.waits.values()), default=0.0))
     silent = {rank: age for rank, age in ages.items() if age is not None and age > limit_s}
     if silent:
@@ -98,7 +105,7 @@ def processes(state: _Run) -> list[Check]:
         text = f"rank {rank} has made no step for {age:.0f} s; at {state.cfg.train.step_timeout_s:g} s all end"
         fix = f"look what it waits for: kill -USR1 {state.ranks[rank].pid} writes its stacks into {state.folder.log}"
         return [_check("process", "fail", text, fix)]
-    return [_check("process", "ok", f"{len(state.ranks)} processes train")]
+    return [_check("process", "ok", f"{len(state.training)} processes train")]
 
 
 def waits(state: _Run) -> list[Check]:
