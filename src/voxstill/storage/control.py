@@ -107,13 +107,15 @@ def standing(folder: Store, statuses: Sequence[Status]) -> Request:
     return Request.from_dict(last.before or {}) if is_refused else last
 
 
-def request(folder: Store, options: Options, before: Request, *, stop_after_epoch: bool = False) -> Request:
+def request(
+    folder: Store, options: Options, before: Request | None = None, *, stop_after_epoch: bool = False
+) -> Request:
     """Write a new request that adds to the one `before`, and return it; no options means: as the jobs were started."""
     new = Request(
         at=timestamp(),
         set=options,
         stop_after_epoch=stop_after_epoch or None,
-        before=replace(before, before=None).to_dict(),
+        before=None if before is None else replace(before, before=None).to_dict(),
     )
     folder.write_json(REQUEST, new.to_dict())
     return new
