@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
@@ -32,6 +32,7 @@ from doctor_faults.fault import CannotBeInduced, Fault, doctor  # noqa: E402
 from voxstill.core.config import Train  # noqa: E402
 from voxstill.data.bottleneck import LoaderTimes  # noqa: E402
 from voxstill.storage.rundir import RunDir  # noqa: E402
+from voxstill.training.data_source import Data  # noqa: E402
 from voxstill.training.waits import WaitMeter  # noqa: E402
 
 FAULTS: list[type[Fault]] = [*machines.FAULTS, *corpora.FAULTS, *trainings.FAULTS]
@@ -103,7 +104,7 @@ def meter_cost(folder: Path) -> dict[str, float]:
     """Seconds that the meter of the waits takes for a step, for a line of the metrics and for its file."""
     run = RunDir(folder / "meter")
     run.path.mkdir()
-    meter = WaitMeter(run, 0, 1, Train(), _Nothing())
+    meter = WaitMeter(run, 0, 1, Train(), cast(Data, _Nothing()))
     start = time.perf_counter()
     for _ in range(STEPS):
         with meter.step():
