@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import voxstill
+from tones import speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
+from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.records import Utterance
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.index import index
 from voxstill.storage import tables
@@ -157,3 +160,39 @@ def test_an_engine_that_is_not_there_ends_the_index_before_anything_is_read(tmp_
     with pytest.raises(ConfigError, match="cannot be run"):
         indexed(tmp_path, f"diarize={{name: command, command: ['{tmp_path}/none']}}")
     assert not (tmp_path / "work/utterances").exists()
+
+
+def test_diarised_labels_are_judged_by_who_said_what(
+    tmp_path: Path, engine: str, tone_student: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way: index with diarization, a teacher, STM, and cpWER against a human's STM."""
+    (tmp_path / "audio").mkdir()
+    first_T, second_T = (speak(text)[0] for text in ("ba du ko", "mi ba"))
+    second_T = np.concatenate([second_T, speak("")[0]])[: len(first_T)]
+    second_T = np.pad(second_T, (0, len(first_T) - len(second_T)))
+    (tmp_path / "audio/talk one.wav").write_bytes(codec.encode(np.concatenate([first_T, second_T]), "wav"))
+    cfg = config.load(
+        None,
+        [
+            *(f"work={tmp_path}/work", f"source.uri={tmp_path}/audio", "engine=inline", engine),
+            f"teacher={{name: student, checkpoint: '{tone_student}'}}",
+        ],
+    )
+    assert voxstill.index(cfg).utterances == 2
+    voxstill.label(cfg)
+    voxstill.export_labels(cfg, tmp_path / "labels.stm", "stm")
+    assert (tmp_path / "labels.stm").read_text().splitlines() == [
+        f"talk_one 1 {speaker_of(tmp_path, cfg, 0)} 0.000 1.200 ba du ko",
+        f"talk_one 1 {speaker_of(tmp_path, cfg, 1)} 1.200 2.400 mi ba",
+    ]
+    (tmp_path / "ref.stm").write_text("talk_one 1 ann 0.0 1.2 ba du ko\ntalk_one 1 bob 1.2 2.4 mi du\n")
+    paths = str(tmp_path / "ref.stm"), str(tmp_path / "labels.stm")
+    scores = json.loads(run(capsys, "score", "meeting", *paths, "--json")[1])
+    assert scores["cpwer"] == pytest.approx(1 / 5)
+    assert scores["sessions"][0]["speakers"] == [2, 2]
+    assert set(scores["sessions"][0]["mapping"].values()) == {"ann", "bob"}
+
+
+def speaker_of(folder: Path, cfg: Config, row: int) -> str | None:
+    utterances = rows(folder, "utterances", Utterance, utterances_recipe(cfg))
+    return sorted(utterances, key=lambda utterance: utterance.start_ms)[row].info.speaker
