@@ -54,8 +54,15 @@ def test_turns_of_one_speaker_that_touch_are_one() -> None:
 def test_little_speech_of_several_speakers_is_doubtful() -> None:
     turns = [Turn(start_ms=i * 7_000, end_ms=(i + 1) * 7_000, speaker=1 + i % 4) for i in range(4)]
     assert doubt(turns) == (
-        "doubtful speakers: 28 s of speech of 4 speakers, and voices are told apart from 15 s of each on"
+        "doubtful speakers: 4 speakers in 28 s of speech, and voices are told apart from 15 s of each on"
     )
-    assert doubt(turns[:1]) is None
     assert doubt([]) is None
     assert doubt([Turn(start_ms=0, end_ms=20_000, speaker=1), Turn(start_ms=20_000, end_ms=40_000, speaker=2)]) is None
+
+
+def test_one_speaker_in_half_a_minute_may_be_several_and_a_clip_is_no_conversation() -> None:
+    assert doubt([Turn(start_ms=0, end_ms=22_000, speaker=1)]) == (
+        "doubtful speakers: one speaker in 22 s of speech, and voices are told apart from 15 s of each on"
+    )
+    assert doubt([Turn(start_ms=0, end_ms=5_000, speaker=1)]) is None
+    assert doubt([Turn(start_ms=0, end_ms=60_000, speaker=1)]) is None

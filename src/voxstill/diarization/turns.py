@@ -16,6 +16,8 @@ from voxstill.core.config import Section
 
 _FEW_MS = 15_000
 """Speech of a speaker below which voices are hard to tell apart."""
+_CLIP_MS = 10_000
+"""Less speech of one speaker is a clip, not a conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +95,16 @@ def numbered(spans: Sequence[tuple[int, int, str]]) -> list[Turn]:
 def doubt(turns: Sequence[Turn]) -> str | None:
     """Why the speakers of a recording are doubtful, in words; None where there is speech enough to tell voices apart.
 
-    Few seconds of speech and several speakers is where diarization fails.
+    Few seconds of speech of several speakers is where diarization fails: some are taken for one, or one for several. A
+    clip of some seconds has one speaker as a rule, and is no doubt.
     """
     num_speakers = len({turn.speaker for turn in turns})
     speech_ms = sum(turn.end_ms - turn.start_ms for turn in turns)
-    if num_speakers < 2 or speech_ms >= _FEW_MS * num_speakers:
+    is_enough = speech_ms >= _FEW_MS * max(2, num_speakers)
+    if is_enough or (num_speakers < 2 and speech_ms < _CLIP_MS):
         return None
+    number = "one speaker" if num_speakers == 1 else f"{num_speakers} speakers"
     return (
-        f"doubtful speakers: {speech_ms / 1000:.0f} s of speech of {num_speakers} speakers, "
+        f"doubtful speakers: {number} in {speech_ms / 1000:.0f} s of speech, "
         f"and voices are told apart from {_FEW_MS // 1000} s of each on"
     )

@@ -52,7 +52,9 @@ class TransformersEngine:
         options = self.options
         try:
             from transformers import Nemotron3DiarizationForAudioFrameClassification, Nemotron3DiarizationProcessor
+            from transformers.utils import logging
 
+            logging.disable_progress_bar()
             processor = Nemotron3DiarizationProcessor.from_pretrained(options.model, revision=options.revision)
             model = Nemotron3DiarizationForAudioFrameClassification.from_pretrained(
                 options.model, revision=options.revision
