@@ -21,6 +21,7 @@ _CHANGE_COST = 30.0
 """What a change of speaker costs, in log-likelihood: a third of a second must fit the other one clearly better."""
 _MAX_GAUSSIANS, _GAUSSIAN_FRAMES, _TRAINING_FRAMES, _FEWEST_FRAMES = 8, 100, 1500, 50
 _KMEANS_STARTS = 2
+_FRAMES_AT_ONCE = 1 << 16
 _FLOOR = 1e-8
 
 Steps = list[NDArray[np.int64]]
@@ -43,7 +44,8 @@ def resegment(frames: Sequence[NDArray[np.float32]], steps: Steps) -> Steps:
     if not frames:
         return steps
     all_FC = np.concatenate(frames)
-    all_FC = (all_FC - all_FC.mean(axis=0)) / (all_FC.std(axis=0) + np.float32(1e-6))
+    all_FC -= all_FC.mean(axis=0)  # in place: hours of frames are hundreds of megabytes
+    all_FC /= all_FC.std(axis=0) + np.float32(1e-6)
     ends = np.cumsum([len(frame_FC) for frame_FC in frames])
     for _ in range(_ROUNDS):
         label_F = np.concatenate([_of_frames(step_S, len(part)) for step_S, part in zip(steps, frames, strict=True)])
@@ -65,13 +67,17 @@ def _log_likelihood(own_FC: NDArray[np.float32], all_FC: NDArray[np.float32]) ->
     own_FC = own_FC[:: max(1, len(own_FC) // _TRAINING_FRAMES)]
     num = min(_MAX_GAUSSIANS, max(1, len(own_FC) // _GAUSSIAN_FRAMES))
     label_F, score_F = kmeans(own_FC, num, _KMEANS_STARTS), np.full(len(all_FC), -np.inf, np.float32)
-    for members_FC in (own_FC[label_F == gaussian] for gaussian in range(num)):
-        if len(members_FC) < 5:
-            continue
-        mean_C, variance_C = members_FC.mean(axis=0), members_FC.var(axis=0) * 0.8 + 0.2
-        distance_F = np.square(all_FC) @ (1 / variance_C) - 2 * all_FC @ (mean_C / variance_C)
-        constant = (np.square(mean_C) / variance_C + np.log(variance_C)).sum()
-        np.logaddexp(score_F, np.log(len(members_FC) / len(own_FC)) - 0.5 * (distance_F + constant), out=score_F)
+    members = [own_FC[label_F == gaussian] for gaussian in range(num)]
+    for start in range(0, len(all_FC), _FRAMES_AT_ONCE):
+        part_FC, part_F = (array[start : start + _FRAMES_AT_ONCE] for array in (all_FC, score_F))
+        square_FC = np.square(part_FC)
+        for members_FC in members:
+            if len(members_FC) < 5:
+                continue
+            mean_C, variance_C = members_FC.mean(axis=0), members_FC.var(axis=0) * 0.8 + 0.2
+            distance_F = square_FC @ (1 / variance_C) - 2 * part_FC @ (mean_C / variance_C)
+            constant = (np.square(mean_C) / variance_C + np.log(variance_C)).sum()
+            np.logaddexp(part_F, np.log(len(members_FC) / len(own_FC)) - 0.5 * (distance_F + constant), out=part_F)
     return score_F
 
 

@@ -79,7 +79,7 @@ class EmbeddedEngine:
         self._network = ge2e.load()
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns of a recording; memory grows by 40 MB for an hour of speech."""
+        """The turns of a recording; memory grows by less than 100 MB for an hour of speech."""
         from voxstill.diarization import ge2e
 
         assert self._network is not None
