@@ -11,6 +11,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "voxstill needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps resemblyzer==0.1.4  # its weights alone
 	@touch $(STAMP)
 
 demo: install

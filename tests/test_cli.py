@@ -116,6 +116,7 @@ def test_the_commands_that_scripts_rely_on_are_there() -> None:
         "evaluate",
         "transcribe",
         "classify",
+        "diarize",
         "embed",
         "run",
         "demo",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.api_corpus import align, clean, doctor, export_labels, reap, remove, verify, voices
     from voxstill.pipeline.api_inference import (
         classify,
+        diarize,
         embed,
         export,
         listen,
@@ -91,6 +92,7 @@ __all__ = [
     "control",
     "control_training",
     "create_config",
+    "diarize",
     "doctor",
     "dry_run",
     "embed",
@@ -142,7 +144,7 @@ _HOMES = {
         ("align", "clean", "doctor", "export_labels", "reap", "remove", "verify", "voices"), "pipeline.api_corpus"
     ),
     **dict.fromkeys(
-        ("classify", "embed", "export", "listen", "push", "restore_model", "serve", "write_transcripts"),
+        ("classify", "diarize", "embed", "export", "listen", "push", "restore_model", "serve", "write_transcripts"),
         "pipeline.api_inference",
     ),
     **dict.fromkeys(

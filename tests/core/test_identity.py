@@ -40,6 +40,10 @@ GOLDEN: dict[tuple[str, ...], dict[str, str]] = {
     },
     ("segment.max_ms=20000",): {"utterances": "f17991557aef767c"},
     ("source.language=de", "source.dev_speakers=[ann]"): {"utterances": "5badac3ad0e597ba"},
+    ("diarize=embedded",): {"utterances": "b450ad37ab3c225f"},
+    ("diarize={name: embedded, max_speakers: 8}",): {"utterances": "b450ad37ab3c225f"},
+    ("diarize={name: embedded, num_speakers: 2}",): {"utterances": "f6bb02b77094feef"},
+    ("diarize.name=null",): {},
     ("source.uri=elsewhere", "engine.chunk=7", "train.devices=2", "plan.batches_per_step=1"): {},
     ("teacher={name: echo, substitute: 0.5, seed: 3}",): {"labels": "6dfeff34f9ddb0f4"},
     ("teacher={name: echo, substitute: 0.0}",): {},
@@ -86,6 +90,7 @@ OF_NO_RECIPE = ("cache.", "engine.", "monitor.", "decode.", "demo.", "evaluate."
 OF_A_RECIPE = {"evaluate.normalizer"}
 OTHER = {
     "teacher.name": "reference",
+    "diarize.name": "embedded",
     "source.language": "de",
     "segment.max_ms": 9000,
     "train.corpora": [{"work": "other"}],

@@ -32,6 +32,7 @@ from voxstill.pipeline.export_formats import file_name, kaldi_ids, one_line
 from voxstill.pipeline.export_labels import FORMS, Form
 from voxstill.storage import tables
 from voxstill.storage.store import Store
+from voxstill.text import transcripts
 
 TEXTS = (
     "hello world",
@@ -354,7 +355,7 @@ def test_what_cannot_be_named_is_refused_and_says_what_writes_it(tmp_path: Path)
 
 
 def test_nothing_is_overwritten_unasked_and_no_foreign_file_ever(awkward: Config, tmp_path: Path) -> None:
-    names: dict[Form, str] = {"jsonl": "a.jsonl", "csv": "a.csv", "nemo": "a.json", "lhotse": "c.jsonl"}
+    names: dict[Form, str] = {"jsonl": "a.jsonl", "csv": "a.csv", "nemo": "a.json", "lhotse": "c.jsonl", "stm": "a.stm"}
     for form in FORMS:
         path = tmp_path / names.get(form, form)
         export(awkward, path, form)
@@ -367,6 +368,14 @@ def test_nothing_is_overwritten_unasked_and_no_foreign_file_ever(awkward: Config
     with pytest.raises(ConfigError, match="no name for"):
         export(awkward, tmp_path / "labels.txt", "jsonl")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_stm_has_a_line_for_each_label_that_our_reader_reads(awkward: Config, tmp_path: Path) -> None:
+    export(awkward, tmp_path / "a.stm", "stm")
+    rows = transcripts.read(str(tmp_path / "a.stm"))
+    assert len(rows) == 6
+    assert {row.speaker for row in rows} >= {"ann", "ann-1", "unknown", "bob_b"}
+    assert all(row.session and row.end_ms for row in rows)
 
 
 @pytest.mark.parametrize("output", ["s3://bucket/labels.jsonl", str(Path("s3://bucket/labels.jsonl"))])

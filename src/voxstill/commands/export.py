@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
 
 
-@command("export", panel="Inference", position=6)
+@command("export", panel="Inference", position=7)
 def export(
     options: CommonOptions,
     model: Annotated[str, Argument(metavar="EXP_OR_MODEL", show_default=False)],

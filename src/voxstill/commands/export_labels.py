@@ -18,7 +18,7 @@ def export_labels(
         str, Option("--output", metavar="PATH", help="A file, or a folder for kaldi, srt and hf.", show_default=False)
     ],
     form: Annotated[
-        Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "hf"], Option("--format", help="Who reads it.")
+        Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "stm", "hf"], Option("--format", help="Who reads it.")
     ] = "jsonl",
     scores: Annotated[bool, Option("--scores", help="With what the filter measured.")] = False,
     verdicts: Annotated[bool, Option("--verdicts", help="With what the filter decided, and why.")] = False,

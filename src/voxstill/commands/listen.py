@@ -9,7 +9,7 @@ from typer import Argument, Option
 from voxstill.core.command import CommonOptions, command
 
 
-@command("listen", panel="Inference", position=5)
+@command("listen", panel="Inference", position=6)
 def listen(
     options: CommonOptions,
     target: Annotated[

@@ -10,7 +10,7 @@ from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
 
 
-@command("push", panel="Inference", position=7)
+@command("push", panel="Inference", position=8)
 def push(
     options: CommonOptions,
     model: Annotated[str, Argument(metavar="EXP_OR_FOLDER", show_default=False)],

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from voxstill.core.command import CommonOptions, command
 
 
-@command("serve", panel="Inference", position=4)
+@command("serve", panel="Inference", position=5)
 def serve(
     options: CommonOptions,
     models: Annotated[

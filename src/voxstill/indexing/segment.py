@@ -10,22 +10,21 @@ from dataclasses import dataclass, field, replace
 
 from voxstill.audio import codec, read_utterances, vad
 from voxstill.audio.decoder import Decoder
-from voxstill.core import pcm
+from voxstill.core import config, pcm
 from voxstill.core.config import Segment, Source, sources_of
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Normalization, Recording, Utterance, Word, content_hash, fingerprint
+from voxstill.diarization.diarizer import Diarizer
 from voxstill.engine import StageWork
-from voxstill.indexing import channels
+from voxstill.indexing import channels, spans
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.formats import word_times
 from voxstill.indexing.formats.entry import SourceEntry
 from voxstill.indexing.from_header import audio_by_header
 from voxstill.indexing.scan import SourceFile, split_of
+from voxstill.indexing.speakers import Diarize, SpeakersByChannel
 from voxstill.storage.fetch import Blob, RefusedError, fetch, read_many
 from voxstill.storage.uri import is_local, split_range
-
-_CONTRADICTION_MS = 500  # a manifest whose lengths are further off speaks of other audio
-_TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,9 @@ class IndexRow(Recording):
     """The channel that is heard in place of the mix, in which the channels cancel one another."""
     untimed: tuple[str, ...] | None = None
     """Why the word times of some of its utterances are not used. None in tables of earlier versions."""
+    speaker_doubts: tuple[str, ...] | None = None
+    """Why diarization gave no speakers of a channel, or doubtful ones. None where it was not asked, and in tables of
+    earlier versions."""
     unused: tuple[Utterance, ...] | None = None
     """What the source names or has words of, and the index cannot use: an evaluation judges it. Utterances of unknown
     length end where they begin. None in tables of earlier versions."""
@@ -78,11 +80,16 @@ class Indexer(StageWork):
     seed: int
     reading: read_utterances.Reading | None = None
     normalize: Normalization = "none"
+    diarization: config.Diarize = field(default_factory=config.Diarize)
+    _diarizer: Diarizer | None = field(default=None, init=False, repr=False, compare=False)
     _decoder: Decoder | None = field(default=None, init=False, repr=False, compare=False)
 
     def open(self) -> None:
-        """Start the decoder."""
+        """Start the decoder, and load the diarization engine where one is named."""
         self._decoder = self.reading.decoder() if self.reading is not None else None
+        if self.diarization.name is not None:
+            self._diarizer = Diarizer(self.diarization)
+            self._diarizer.open()
 
     def __call__(self, files: Sequence[SourceFile], payload: object) -> list[IndexedFile]:
         """Index the files of a chunk; what storage far away does not give is tried again after a pause."""
@@ -112,6 +119,7 @@ class Indexer(StageWork):
                     self.seed,
                     blob=known.get(file.id) or (next(blobs) if _is_remote(file) else None),
                     decode=decode,
+                    diarize=None if self._diarizer is None else self._diarizer.diarize,
                 )
                 for file in files
             ]
@@ -126,9 +134,11 @@ class Indexer(StageWork):
         return {file.id: known for file, known in answers if known is not None}
 
     def close(self) -> None:
-        """End the decoder."""
+        """End the decoder and the engine."""
         if self._decoder is not None:
             self._decoder.close()
+        if self._diarizer is not None:
+            self._diarizer.close()
 
 
 def index(
@@ -138,10 +148,12 @@ def index(
     seed: int,
     blob: Blob | StorageError | RefusedError | tuple[Blob, codec.Audio] | None = None,
     decode: Callable[..., codec.Audio] = codec.decode,
+    diarize: Diarize | None = None,
 ) -> IndexedFile:
     """Read (unless `blob` was), decode and segment one file; whatever is wrong with it is its recording's `error`.
 
-    With the `blob` may come its audio as the header states it: then nothing is decoded.
+    With the `blob` may come its audio as the header states it: then nothing is decoded. With `diarize` utterances are
+    cut at turns, too, and have speakers where the source names none.
     """
     first = file.entries[0]
     not_used = functools.partial(_unused, file, file.entries, source, seed)
@@ -164,7 +176,7 @@ def index(
             return replace(row, recording=unheard)
         entries, by_channel = channels.decoded(file.entries, source.channels, functools.partial(decode, blob.data))
         duration_ms = _duration_ms(by_channel)
-        return _segment(file, entries, by_channel, blob, cfg, source, seed)
+        return _segment(file, entries, by_channel, blob, cfg, source, seed, diarize)
     except StorageError as error:
         return failed(file, Failure(FailureKind.UNREADABLE, error.why), not_used())
     except RefusedError as error:
@@ -216,6 +228,7 @@ def _segment(
     cfg: Segment,
     source: Source,
     seed: int,
+    diarize: Diarize | None = None,
 ) -> IndexedFile:
     """Cut a decoded file into its utterances. Words that were written for more than one of them belong to none."""
     audios = [audio for audio in by_channel.values() if not isinstance(audio, DataError)]
@@ -224,23 +237,22 @@ def _segment(
     if duration_ms < cfg.min_ms:
         raise DataError(FailureKind.TOO_SHORT, why=f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}")
     utterances: dict[str, Utterance] = {}
-    errors: list[DataError] = []
-    untimed: list[str] = []
-    left_out: list[SourceEntry] = []
+    speakers = SpeakersByChannel(file.id, by_channel, diarize)
+    errors, untimed, left_out = list[DataError](), list[str](), list[SourceEntry]()
     for entry in entries:
         audio_or_error = by_channel[entry.channel]
-        placed = _placed(entry, duration_ms)
+        placed = spans.placed(entry, duration_ms)
         try:
             if isinstance(audio_or_error, DataError):
                 raise audio_or_error
-            span = _span(placed, duration_ms)
+            span = spans.span_of(placed, duration_ms)
         except DataError as error:
             errors.append(error)
             left_out.append(placed)
             continue
         words = word_times.of_utterance(placed.words, placed.text, span)
         untimed += [words] if isinstance(words, str) else []
-        of_entry = list(_utterances(file, placed, words, audio_or_error, span, cfg, source, seed))
+        of_entry = list(_utterances(file, placed, words, audio_or_error, span, cfg, source, seed, speakers))
         utterances |= {utterance.id: utterance for utterance in of_entry}
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
             left_out.append(placed)
@@ -264,6 +276,7 @@ def _segment(
         louder_channel=audio.louder_channel,
         origin=first.origin,
         untimed=tuple(untimed),
+        speaker_doubts=speakers.doubts,
         unused=_unused(file, left_out, source, seed, duration_ms),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
@@ -294,10 +307,13 @@ def _utterances(
     cfg: Segment,
     source: Source,
     seed: int,
+    speakers: SpeakersByChannel,
 ) -> Iterator[Utterance]:
     """The utterances of one entry of the source, whose words with times are of the whole of it."""
-    for part in _spans(entry, audio, span, cfg):
+    for part, speaker in speakers.cut(entry, spans.cut(entry, audio, span, cfg), cfg.min_ms):
         utterance = _utterance(file, entry, part, source, seed, is_whole=part == span, gain_db=audio.gain_db)
+        if speaker is not None:
+            utterance = replace(utterance, info=replace(utterance.info, speaker=speaker))
         yield replace(utterance, words=words) if part == span and isinstance(words, tuple) else utterance
 
 
@@ -353,40 +369,3 @@ def _duration_ms(by_channel: channels.AudioByChannel) -> int:
     """Length of the first channel that can be used."""
     audio = next(audio for audio in by_channel.values() if isinstance(audio, codec.Audio))
     return pcm.samples_to_ms(len(audio.samples_T))
-
-
-def _placed(entry: SourceEntry, duration_ms: int) -> SourceEntry:
-    """The entry with the stretch that the description of a sample means.
-
-    Audio that is as long as the stretch was cut from a longer recording, as in most data sets, and is meant as a whole.
-    So is audio that ends before a stretch without an end begins.
-    """
-    if entry.sample_ms is None:
-        return entry
-    start, end = entry.sample_ms
-    if end is None:
-        is_cut_out = (start or 0) >= duration_ms
-    else:
-        is_cut_out = abs(end - (start or 0) - duration_ms) <= _CONTRADICTION_MS
-    return entry if is_cut_out else replace(entry, start_ms=start, end_ms=end)
-
-
-def _span(entry: SourceEntry, duration_ms: int) -> vad.Span:
-    """What an entry means of its file; where that lies past its end, the manifest speaks of other audio."""
-    start, end = entry.start_ms or 0, duration_ms if entry.end_ms is None else entry.end_ms
-    if start >= duration_ms or end > duration_ms + _TOLERANCE_MS:
-        why = f"the manifest knows {start} to {end} ms, the audio ends at {duration_ms} ms"
-        raise DataError(FailureKind.BEYOND_END, why=why)
-    if entry.duration_ms is not None and abs(entry.duration_ms - duration_ms) > _CONTRADICTION_MS:
-        why = f"{entry.duration_ms / 1000:g} s there, {duration_ms / 1000:g} s of audio: of another file?"
-        raise DataError(FailureKind.CONTRADICTED, why=why)
-    return start, min(end, duration_ms)
-
-
-def _spans(entry: SourceEntry, audio: codec.Audio, span: vad.Span, cfg: Segment) -> list[vad.Span]:
-    """Cut a span into utterances: it is one where the manifest cut it and it is short enough, else the VAD decides."""
-    start, end = span
-    if entry.is_cut and end - start <= cfg.max_ms:
-        return [span]
-    samples_T = audio.samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
-    return [(start + left, start + right) for left, right in vad.segment(samples_T, cfg)]

@@ -21,6 +21,7 @@ from voxstill.indexing.archives import ArchiveCheck, Archives
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.folder_splits import is_held_out
 from voxstill.indexing.formats.entry import SourceEntry
+from voxstill.indexing.part_columns import flattened, hex64, num_beyond
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import parquet, tables
 from voxstill.storage.arrays import numpy_array
@@ -37,7 +38,7 @@ _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
 _RECORDING_COLUMNS = (
     *("id", "uri", "error", "etag", "origin", "said", "content_hash"),
-    *("segment_errors", "untimed", "clipped", "dc_offset"),
+    *("segment_errors", "untimed", "speaker_doubts", "clipped", "dc_offset"),
 )
 _SOUND, _UNREADABLE = 0, 1
 """States of a row; the kinds of all other failures follow, as they come."""
@@ -76,7 +77,7 @@ class IndexState:
         self._milliseconds = self._supervised_ms = self._num_supervised = 0
         self._splits: Counter[str] = Counter()
         self._segment_reasons: Counter[str] = Counter()
-        self._untimed: Counter[str] = Counter()
+        self._untimed, self._speaker_doubts = Counter[str](), Counter[str]()
         self.num_times_added = 0
         """Recordings of which the source has word times, as `missing` saw it, and the tables none."""
         self._num_clipped = self._num_offset = 0
@@ -98,21 +99,19 @@ class IndexState:
         with ThreadPoolExecutor(tables.READERS) as pool:
             for first in range(0, len(new), _PARTS_AT_ONCE):
                 for recordings, utterances in pool.map(self._read, new[first : first + _PARTS_AT_ONCE]):
-                    ids.frombytes(_hex64(recordings["id"]))
+                    ids.frombytes(hex64(recordings["id"]))
                     for column, numbers in (("said", hashes), ("content_hash", contents)):
                         is_there = column in recordings.column_names
-                        numbers.frombytes(_hex64(recordings[column]) if is_there else bytes(8 * len(recordings)))
+                        numbers.frombytes(hex64(recordings[column]) if is_there else bytes(8 * len(recordings)))
                     uris.extend(map(hash64, recordings["uri"].to_pylist()))
                     states.extend(map(self._state, recordings["error"].to_pylist()))
                     self._note_archives(recordings)
                     utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
-                    if "segment_errors" in recordings.column_names:
-                        errors = recordings["segment_errors"].combine_chunks().flatten().to_pylist()
-                        self._segment_reasons.update(Failure.parse(error).kind for error in errors)
-                    if "untimed" in recordings.column_names:
-                        self._untimed.update(recordings["untimed"].combine_chunks().flatten().to_pylist())
-                    self._num_clipped += _num_beyond(recordings, "clipped", level.MAX_CLIPPED)
-                    self._num_offset += _num_beyond(recordings, "dc_offset", level.MAX_DC_OFFSET)
+                    self._segment_reasons.update(map(_kind, flattened(recordings, "segment_errors")))
+                    self._untimed.update(flattened(recordings, "untimed"))
+                    self._speaker_doubts.update(map(_kind, flattened(recordings, "speaker_doubts")))
+                    self._num_clipped += num_beyond(recordings, "clipped", level.MAX_CLIPPED)
+                    self._num_offset += num_beyond(recordings, "dc_offset", level.MAX_DC_OFFSET)
                     self._splits.update(utterances["split"].to_pylist())
                     spans_ms = numpy_array(utterances["end_ms"]) - numpy_array(utterances["start_ms"])
                     self._milliseconds += int(spans_ms.sum())
@@ -175,7 +174,7 @@ class IndexState:
         is_learnt_N = np.zeros(len(held_out_N), np.bool_)
         for key in sorted(self._parts) if len(held_out_N) else ():
             part = _columns(self._work, key, ("recording_id", "split"))
-            id_N = np.frombuffer(_hex64(part["recording_id"]), np.uint64)
+            id_N = np.frombuffer(hex64(part["recording_id"]), np.uint64)
             is_train_N = np.array([split == "train" for split in part["split"].to_pylist()], np.bool_)
             is_learnt_N |= np.isin(held_out_N, id_N[is_train_N])
         return int(is_learnt_N.sum())
@@ -274,6 +273,7 @@ class IndexState:
             clipped=self._num_clipped,
             dc_offset=self._num_offset,
             untimed=dict(self._untimed.most_common()) or None,
+            speaker_doubts=dict(self._speaker_doubts.most_common()) or None,
         )
 
     def refuse_doubled(self) -> None:
@@ -370,17 +370,8 @@ def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
         raise parquet.refused(error, work.uri(key)) from None
 
 
-def _hex64(column: pa.ChunkedArray) -> bytes:
-    """A column of 16 hexadecimal digits as 64-bit numbers, 0 where there are none."""
-    joined = "".join(digits or 16 * "0" for digits in column.to_pylist())
-    return np.frombuffer(bytes.fromhex(joined), ">u8").astype(np.uint64).tobytes()
-
-
-def _num_beyond(recordings: pa.Table, name: str, limit: float) -> int:
-    """Rows of which a number is further from 0 than a limit; tables of earlier versions lack the column."""
-    if name not in recordings.column_names:
-        return 0
-    return sum(number is not None and abs(number) > limit for number in recordings[name].to_pylist())
+def _kind(reason: str) -> str:
+    return Failure.parse(reason).kind
 
 
 def _joined(before_N: NDArray[Any], more: array[int]) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from voxstill.pipeline.api import load_config
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
+    from voxstill.pipeline.diarize import DiarizeResult
     from voxstill.pipeline.export import ExportResult
     from voxstill.pipeline.live_results import LiveSegment, LiveWords
     from voxstill.pipeline.push import PushResult
@@ -50,6 +51,22 @@ def classify(
     from voxstill.pipeline import classify as classifying
 
     return classifying.classify(cfg or load_config(), str(model), [str(name) for name in audio], top)
+
+
+def diarize(audio: Sequence[str | Path], cfg: Config | None = None) -> DiarizeResult:
+    """Find who speaks when: the turns of recordings, by the engine `diarize.name`, `embedded` where it is not set.
+
+    `audio` names files, folders and addresses, as `voxstill diarize` takes them. What cannot be read has an `error`.
+    ConfigError where the engine cannot be loaded.
+
+    >>> by_program = voxstill.load_config(None, "diarize={name: command, command: [echo, '; no turns of']}")
+    >>> result = voxstill.diarize(["speech.wav"], by_program)
+    >>> result.speakers, result.recordings[0].error
+    (0, None)
+    """
+    from voxstill.pipeline import diarize as diarizing
+
+    return diarizing.diarize(cfg or load_config(), [str(name) for name in audio])
 
 
 def embed(

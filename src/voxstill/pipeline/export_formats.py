@@ -357,3 +357,26 @@ def _words(row: ExportedLabel) -> list[Word]:
     start_ms, duration_ms = row.utterance.start_ms, row.utterance.duration_ms
     words = row.label.words or (Word(text=row.label.text, start_ms=0, end_ms=duration_ms),)
     return [dataclasses.replace(word.shifted(start_ms), text=one_line(word.text)) for word in words]
+
+
+def write_stm(labels: ExportedLabels, file: TextIO) -> None:
+    """STM, by which `voxstill score meeting` judges who said what: a line for each label, with words or without.
+
+    A recording is named after its file; of those with the same name all but the first have their id in it, too. Who
+    is not known is the speaker `unknown`.
+    """
+    recording_of: dict[str, str] = {}
+    for row in labels.rows:
+        utterance = row.utterance
+        stem = _one_word(PurePosixPath(split_range(row.path)[0]).stem) or utterance.recording_id
+        if recording_of.setdefault(stem, utterance.recording_id) != utterance.recording_id:
+            stem = f"{stem}-{utterance.recording_id}"
+        channel = 1 if utterance.channel is None else utterance.channel + 1
+        speaker = _one_word(utterance.info.speaker or "") or "unknown"
+        start_s, end_s = utterance.start_ms / 1000, utterance.end_ms / 1000
+        print(f"{stem} {channel} {speaker} {start_s:.3f} {end_s:.3f} {one_line(row.label.text)}".rstrip(), file=file)
+
+
+def _one_word(name: str) -> str:
+    """A name without the white space that ends a column."""
+    return "_".join(one_line(name).split())

@@ -21,13 +21,14 @@ from voxstill.pipeline import export_formats
 from voxstill.pipeline.exported import ExportedLabels, LabelReader
 from voxstill.storage.uri import is_local, local_path
 
-Form = Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "hf"]
+Form = Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "stm", "hf"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _FILES: Mapping[Form, tuple[Callable[[ExportedLabels, TextIO], None], tuple[str, ...]]] = {
     "jsonl": (export_formats.write_jsonl, (".jsonl", ".jsonl.gz")),
     "csv": (export_formats.write_csv, (".csv",)),
     "nemo": (export_formats.write_nemo, (".json", ".jsonl")),
     "lhotse": (export_formats.write_lhotse, (".jsonl", ".jsonl.gz")),
+    "stm": (export_formats.write_stm, (".stm",)),
 }
 """What writes a file, and how its name ends, for its readers go by that."""
 _FOLDERS: Mapping[Form, tuple[Callable[[ExportedLabels, Path], int], tuple[str, ...]]] = {
@@ -38,7 +39,7 @@ _FOLDERS: Mapping[Form, tuple[Callable[[ExportedLabels, Path], int], tuple[str, 
 """What fills a folder and returns how many labels it left out, and the files that it makes."""
 _ADDRESS_AS_PATH = re.compile(r"(?!file:)[a-z][a-z0-9]+:/")
 """What `pathlib.Path` makes of an address: it has one slash left."""
-_WITHOUT_COLUMNS: tuple[Form, ...] = ("kaldi", "srt")
+_WITHOUT_COLUMNS: tuple[Form, ...] = ("kaldi", "srt", "stm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

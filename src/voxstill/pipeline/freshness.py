@@ -27,7 +27,7 @@ def tell_other_index(cfg: Config, source: IndexFigures) -> None:
     _refuse_learning_from_held_out(cfg, source)
     sources = sources_of(cfg.source)
     # the configuration of an experiment has every option set: one that is at its default says nothing
-    if any(one.uri for one in sources) or any(map(identity, (*sources, cfg.segment, cfg.audio))):
+    if any(one.uri for one in sources) or any(map(identity, (*sources, cfg.segment, cfg.audio, cfg.diarize))):
         _warn(
             f"`{Store(cfg.work).root}`: the options of `index` are not those of the only utterances, {source.recipe}, "
             "which are taken: run `voxstill index` first for utterances of these"

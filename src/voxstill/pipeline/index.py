@@ -13,6 +13,7 @@ from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.monitor import log
 from voxstill.core.records import Normalization, Utterance
+from voxstill.diarization import registry as diarization
 from voxstill.indexing import duplicates, segment
 from voxstill.indexing.audio_estimate import estimated_ms
 from voxstill.indexing.recipe import utterances_recipe
@@ -41,6 +42,7 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     be used. ConfigError where the part is none.
     """
     own = parts.requested(part)
+    diarization.create(cfg.diarize)  # an engine that is not there is told before anything is read
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine) as held:
         figures = _index(cfg, work, recipe, held, own)
@@ -54,6 +56,13 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     if figures.untimed:
         why = ", ".join(f"{reason}: {num}" for reason, num in figures.untimed.items())
         log.warning("index: word times of %d utterances are not used: %s", sum(figures.untimed.values()), why)
+    if figures.speaker_doubts:
+        why = ", ".join(f"{reason}: {num}" for reason, num in figures.speaker_doubts.items())
+        log.warning(
+            "index: diarization is not sure of recordings or channels (%s): `speaker_doubts` in `recordings` has the "
+            "reason of each; where it has failed, utterances have no speaker and are not cut at turns",
+            why,
+        )
     if figures.duplicates:
         log.warning(
             "index: %d recordings hold audio that is in the table under another address, and are not taken again: "
@@ -151,7 +160,8 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
             work.create(committed, tables.to_parquet(utterances, Utterance))
         outage.record(map(_postponed, rows))
 
-    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, read_utterances.reading(cfg), cfg.audio.normalize)
+    reading = read_utterances.reading(cfg)
+    indexer = segment.Indexer(cfg.segment, cfg.source, cfg.seed, reading, cfg.audio.normalize, cfg.diarize)
     stages = (engine.Stage(name="index", work=indexer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
 
     def set_aside(file: SourceFile, reason: str) -> segment.IndexedFile:

@@ -1,4 +1,4 @@
-"""Every option, those of the teachers included, from where it is defined."""
+"""Every option, those of teachers and diarization engines included, from where it is defined."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
+from voxstill.core.plugins import Registry
+from voxstill.diarization import registry as diarization
 from voxstill.teachers import registry
+
+T = TypeVar("T")
 
 
 def explained(section: str | None) -> list[config.Option]:
@@ -69,16 +74,19 @@ def _options() -> Iterator[config.Option]:
                     + ".",
                 )
             for name, options in registry.all_options():
-                yield from _options_of(name, options)
+                yield from _options_of(registry.TEACHERS, "teacher", name, options)
+        if row.path == "diarize.name":
+            for name, options in diarization.all_options():
+                yield from _options_of(diarization.ENGINES, "diarize", name, options)
 
 
-def _options_of(name: str, options: type[config.Section]) -> list[config.Option]:
-    """The options of a teacher; none, with a warning, where the code of another package does not say them."""
+def _options_of(plugins: Registry[T], section: str, name: str, options: type[config.Section]) -> list[config.Option]:
+    """The options of a teacher or engine; none, with a warning, where another package's code does not say them."""
     try:
-        rows = [replace(row, meaning=f"({name}) {row.meaning}") for row in config.options(options, "teacher.")]
+        rows = [replace(row, meaning=f"({name}) {row.meaning}") for row in config.options(options, f"{section}.")]
         return [replace(row, default=json.loads(json.dumps(row.default, default=str))) for row in rows]
     except Exception as error:
-        if name in registry.TEACHERS.built_in():
+        if name in plugins.built_in():
             raise
-        log.warning("left out: the options of the teacher `%s`: %s: %s", name, type(error).__name__, error)
+        log.warning("left out: the options of the %s `%s`: %s: %s", plugins.noun, name, type(error).__name__, error)
         return []

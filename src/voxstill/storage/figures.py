@@ -56,6 +56,9 @@ class IndexFigures(TableFigures):
     """Recordings whose mean is more than 1 % of full scale away from 0."""
     untimed: Mapping[str, int] | None = None
     """Why word times of utterances are not used, and how many; None where all are used, or there are none."""
+    speaker_doubts: Mapping[str, int] | None = None
+    """Why channels of recordings have no speakers from diarization, or doubtful ones, and how many; None where no
+    recording has a doubt."""
     finished: bool | None = None
     """False where other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)

@@ -1,4 +1,4 @@
-"""Readers of diarization files: NIST's RTTM (who spoke when) and UEM (which parts are scored), in whole microseconds.
+"""Diarization files: NIST's RTTM (who spoke when), read and written, and UEM (which parts are scored), in microseconds.
 
 Milliseconds are too coarse: programs write five decimals, and an error rate would differ from md-eval's in its second.
 """
@@ -66,6 +66,13 @@ def read(uri: str) -> list[RttmEvent]:
             )
         )
     return marks
+
+
+def line_of(session: str, start_ms: int, end_ms: int, speaker: str) -> str:
+    """The line of an RTTM of one turn; white space in names, which ends a column, is an underscore."""
+    session, speaker = ("_".join(name.split()) or "_" for name in (session, speaker))
+    seconds = f"{start_ms / 1000:.3f} {(end_ms - start_ms) / 1000:.3f}"
+    return f"SPEAKER {session} 1 {seconds} <NA> <NA> {speaker} <NA> <NA>"
 
 
 def read_uem(uri: str) -> list[ScoredRegion]:

@@ -2,6 +2,7 @@
 
 from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source, sources_of
+from voxstill.core.config.diarize import Diarize
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import Option, suggestion, validated
@@ -49,6 +50,7 @@ __all__ = [
     "Config",
     "Decode",
     "Demo",
+    "Diarize",
     "Distill",
     "Engine",
     "Evaluate",

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from voxstill.core.config.explain import Option, both_names, options_of, renamed, validated
 from voxstill.core.config.root import Config
-from voxstill.core.config.section import section_of
+from voxstill.core.config.section import NAMED_SECTIONS, section_of
 from voxstill.core.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "VOXSTILL__"
@@ -150,7 +150,7 @@ def _set(tree: dict[str, object], dotted: str, value: object, where: str) -> Non
     *sections, key = dotted.split(".")
     for section in sections:
         below = tree.setdefault(section, {})
-        if below is None or (isinstance(below, str) and section in ("engine", "teacher")):
+        if below is None or (isinstance(below, str) and section in NAMED_SECTIONS):
             below = tree[section] = {} if below is None else {"name": below}
         if not isinstance(below, dict):
             raise ConfigError(

@@ -18,10 +18,11 @@ from pydantic import (
 
 from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source
+from voxstill.core.config.diarize import Diarize
 from voxstill.core.config.engine import Engine, Monitor
 from voxstill.core.config.evaluation import Decode, Evaluate
 from voxstill.core.config.explain import in_words, renamed
-from voxstill.core.config.section import Section, option
+from voxstill.core.config.section import NAMED_SECTIONS, Section, option
 from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import Teacher
 from voxstill.core.config.training import (
@@ -76,6 +77,7 @@ class Config(Section):
     cache: Cache = Cache()
     audio: Audio = Audio()
     segment: Segment = Segment()
+    diarize: Diarize = Diarize()
     engine: Engine = Engine()
     monitor: Monitor = Monitor()
     teacher: Teacher = Teacher()
@@ -115,9 +117,9 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_name_is_a_section(cls, data: object) -> object:
-        """`engine: inline` means `engine: {name: inline}`; the same for the teacher."""
+        """`engine: inline` means `engine: {name: inline}`; the same for the teacher and for diarization."""
         if isinstance(data, dict):
-            return {k: {"name": v} if k in ("engine", "teacher") and isinstance(v, str) else v for k, v in data.items()}
+            return {k: {"name": v} if k in NAMED_SECTIONS and isinstance(v, str) else v for k, v in data.items()}
         return data
 
     @model_validator(mode="before")
@@ -149,6 +151,17 @@ class Config(Section):
             raise ConfigError(
                 f"`audio.normalize` is `{self.audio.normalize}` and `segment.measure` is `header`",
                 why="the gain is computed from samples, and headers alone are read",
+                fix="set `segment.measure: decode`",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_header_has_no_voices(self) -> Self:
+        """Who speaks is heard in samples."""
+        if self.segment.measure == "header" and self.diarize.name is not None:
+            raise ConfigError(
+                f"`diarize.name` is `{self.diarize.name}` and `segment.measure` is `header`",
+                why="turns are found in samples, and headers alone are read",
                 fix="set `segment.measure: decode`",
             )
         return self

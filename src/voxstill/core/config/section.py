@@ -8,6 +8,9 @@ from typing import Any, ClassVar, TypedDict, Unpack, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+NAMED_SECTIONS = ("engine", "teacher", "diarize")
+"""Sections for which a name may stand: `engine: inline` is `engine: {name: inline}`."""
+
 
 class Limits(TypedDict, total=False):
     """What a value must keep to, by the names of pydantic."""

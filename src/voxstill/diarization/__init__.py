@@ -1,0 +1,1 @@
+"""Diarization: who speaks when in a recording; one file for each engine."""

@@ -1,0 +1,1 @@
+"""Diarization engines: one file each."""

@@ -1,0 +1,144 @@
+"""diarize: audio in, the turns of its speakers out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Literal, get_args
+
+from voxstill.core import pcm
+from voxstill.core.config import Config
+from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.monitor import Progress
+from voxstill.core.result import NOT_IN_JSON, Result
+from voxstill.diarization.diarizer import Diarization, Diarizer
+from voxstill.pipeline import recordings
+from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
+from voxstill.storage.redaction import redact_uri
+from voxstill.text import rttm, subtitles
+
+Form = Literal["rttm", "json", "srt"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakerTurn(Result):
+    """A turn: the recording, its times in milliseconds, the speaker, and whether another speaks in a part of it.
+
+    Speakers are numbered from 1 in the order in which they begin: `meeting/1` is the first of `meeting.wav`.
+    """
+
+    audio: str
+    start_ms: int
+    end_ms: int
+    speaker: str
+    overlap: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiarizedRecording(Result):
+    """One recording: how many speakers and turns it has, or why it has none."""
+
+    audio: str
+    duration_ms: int | None = None
+    speakers: int = 0
+    turns: int = 0
+    error: str | None
+    warning: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiarizeResult(Result):
+    """The turns of all recordings, in order, and how many speakers they have together.
+
+    A voice in two recordings counts twice.
+    """
+
+    turns: Sequence[SpeakerTurn]
+    speakers: int
+    recordings: Sequence[DiarizedRecording]
+    skipped: int = 0
+    """Files of folders that are no audio by their names."""
+    form: Form = field(default="rttm", compare=False, metadata=NOT_IN_JSON)
+
+    @property
+    def exit_code(self) -> int:
+        """That of bad data, where a recording could not be read or diarized."""
+        return exit_code(self.recordings)
+
+    def render(self, form: Form) -> str:
+        """RTTM, a line of JSON for each turn, or SubRip (`srt`); ConfigError for another form."""
+        if form == "rttm":
+            return "\n".join(
+                rttm.line_of(_session(turn.audio), turn.start_ms, turn.end_ms, turn.speaker) for turn in self.turns
+            )
+        if form == "json":
+            return "\n".join(json.dumps(turn.to_dict(), ensure_ascii=False) for turn in self.turns)
+        if form == "srt":
+            return subtitles.srt(
+                subtitles.Cue(start_ms=turn.start_ms, end_ms=turn.end_ms, text=turn.speaker) for turn in self.turns
+            ).rstrip("\n")
+        raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
+
+    def to_text(self) -> str:
+        """The turns in the form that was asked for."""
+        return self.render(self.form)
+
+
+def diarize(cfg: Config, names: Sequence[str], form: Form = "rttm") -> DiarizeResult:
+    """Diarize recordings: files, folders, addresses or standard input.
+
+    Where `diarize.name` is not set, the engine is `embedded`. One that cannot be read or diarized has its reason
+    instead. ConfigError where the engine cannot be loaded.
+    """
+    section = cfg.diarize if cfg.diarize.name is not None else cfg.diarize.model_copy(update={"name": "embedded"})
+    paths, num_skipped = recordings.expand(names)
+    reader, rows, turns = AudioReader(cfg), list[DiarizedRecording](), list[SpeakerTurn]()
+    with Diarizer(section) as diarizer, Progress("diarize", len(paths), "files") as bar:
+        for path in paths:
+            name = redact_uri(path)
+            row, diarization = _diarize(reader, diarizer, path, name)
+            rows.append(row)
+            turns += _turns(name, diarization)
+            bar.advance()
+    return DiarizeResult(
+        turns=turns, speakers=sum(row.speakers for row in rows), recordings=rows, skipped=num_skipped, form=form
+    )
+
+
+def _diarize(reader: AudioReader, diarizer: Diarizer, path: str, name: str) -> tuple[DiarizedRecording, Diarization]:
+    try:
+        with recordings.readable(path) as source, reader.read(source) as decoded:
+            diarization = Diarization() if decoded.is_silent else diarizer.diarize(decoded.samples_T)
+            warnings = [warning for warning in (decoded.warning, diarization.warning) if warning is not None]
+            row = DiarizedRecording(
+                audio=name,
+                duration_ms=pcm.samples_to_ms(len(decoded.samples_T)),
+                speakers=diarization.num_speakers,
+                turns=len(diarization.turns),
+                error=diarization.error,
+                warning="; ".join(warnings) or None,
+            )
+    except ConfigError:
+        raise
+    except VoxstillError as error:
+        row, diarization = DiarizedRecording(audio=name, error=in_one_line(error)), Diarization()
+    return row, diarization
+
+
+def _turns(name: str, diarization: Diarization) -> Iterator[SpeakerTurn]:
+    for turn in diarization.turns:
+        yield SpeakerTurn(
+            audio=name,
+            start_ms=turn.start_ms,
+            end_ms=turn.end_ms,
+            speaker=f"{_session(name)}/{turn.speaker}",
+            overlap=turn.overlap,
+        )
+
+
+def _session(name: str) -> str:
+    """The name of a recording without its folder and ending."""
+    return "stdin" if name == recordings.STANDARD_INPUT else PurePosixPath(name.partition("?")[0].rstrip("/")).stem
