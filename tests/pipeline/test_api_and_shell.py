@@ -29,6 +29,8 @@ ELSEWHERE = {
     "evaluate --work": "cfg.work",
     "export --to": "export(output)",
     "export-labels WORK": "cfg.work",
+    "estimate CONFIG": "load_config(file)",
+    "estimate --price": "estimate(price)",
     "explain --hear": "preview_augmentation(cfg)",
     "explain --output": "preview_augmentation(output)",
     "filter WORK": "cfg.work",

@@ -12,7 +12,7 @@ from voxstill.pipeline.api import load_config
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
-    from voxstill.pipeline.diarize import DiarizeResult
+    from voxstill.pipeline.diarize import DiarizeResult, Form
     from voxstill.pipeline.export import ExportResult
     from voxstill.pipeline.live_results import LiveSegment, LiveWords
     from voxstill.pipeline.push import PushResult
@@ -53,10 +53,11 @@ def classify(
     return classifying.classify(cfg or load_config(), str(model), [str(name) for name in audio], top)
 
 
-def diarize(audio: Sequence[str | Path], cfg: Config | None = None) -> DiarizeResult:
+def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: Form = "rttm") -> DiarizeResult:
     """Find who speaks when: the turns of recordings, by the engine `diarize.name`, `embedded` where it is not set.
 
     `audio` names files, folders and addresses, as `voxstill diarize` takes them. What cannot be read has an `error`.
+    `form` is that of the result as text.
     ConfigError where the engine cannot be loaded.
 
     >>> by_program = voxstill.load_config(None, "diarize={name: command, command: [echo, '; no turns of']}")
@@ -66,7 +67,7 @@ def diarize(audio: Sequence[str | Path], cfg: Config | None = None) -> DiarizeRe
     """
     from voxstill.pipeline import diarize as diarizing
 
-    return diarizing.diarize(cfg or load_config(), [str(name) for name in audio])
+    return diarizing.diarize(cfg or load_config(), [str(name) for name in audio], form)
 
 
 def embed(
