@@ -12,7 +12,7 @@ from voxstill.pipeline.api import load_config
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.classify import ClassifyResult, EmbedResult
-    from voxstill.pipeline.diarize import DiarizeResult, Form
+    from voxstill.pipeline.diarize import DiarizeResult, TurnFormat
     from voxstill.pipeline.export import ExportResult
     from voxstill.pipeline.live_results import LiveSegment, LiveWords
     from voxstill.pipeline.push import PushResult
@@ -53,7 +53,7 @@ def classify(
     return classifying.classify(cfg or load_config(), str(model), [str(name) for name in audio], top)
 
 
-def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: Form = "rttm") -> DiarizeResult:
+def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: TurnFormat = "rttm") -> DiarizeResult:
     """Find who speaks when: the turns of recordings, by the engine `diarize.name`, `embedded` where it is not set.
 
     `audio` names files, folders and addresses, as `voxstill diarize` takes them. What cannot be read has an `error`.

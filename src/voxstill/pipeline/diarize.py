@@ -19,8 +19,8 @@ from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
 from voxstill.storage.redaction import redact_uri
 from voxstill.text import rttm, subtitles
 
-Form = Literal["rttm", "json", "srt"]
-FORMS: tuple[Form, ...] = get_args(Form)
+TurnFormat = Literal["rttm", "json", "srt"]
+FORMS: tuple[TurnFormat, ...] = get_args(TurnFormat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,14 @@ class DiarizeResult(Result):
     recordings: Sequence[DiarizedRecording]
     skipped: int = 0
     """Files of folders that are no audio by their names."""
-    form: Form = field(default="rttm", compare=False, metadata=NOT_IN_JSON)
+    form: TurnFormat = field(default="rttm", compare=False, metadata=NOT_IN_JSON)
 
     @property
     def exit_code(self) -> int:
         """That of bad data, where a recording could not be read or diarized."""
         return exit_code(self.recordings)
 
-    def render(self, form: Form) -> str:
+    def render(self, form: TurnFormat) -> str:
         """RTTM, a line of JSON for each turn, or SubRip (`srt`); ConfigError for another form."""
         if form == "rttm":
             return "\n".join(
@@ -87,7 +87,7 @@ class DiarizeResult(Result):
         return self.render(self.form)
 
 
-def diarize(cfg: Config, names: Sequence[str], form: Form = "rttm") -> DiarizeResult:
+def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> DiarizeResult:
     """Diarize recordings: files, folders, addresses or standard input.
 
     Where `diarize.name` is not set, the engine is `embedded`. One that cannot be read or diarized has its reason
