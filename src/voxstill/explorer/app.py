@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import resources
 from typing import Any
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from voxstill.core.errors import VoxstillError
 from voxstill.core.monitor import log
-from voxstill.explorer.columns import Column
+from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.corpus import MAX_PAGE
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.experiments import error_groups
@@ -175,7 +175,7 @@ class Explorer:
                 raise RequestError(413, f"a judgement has at most {_MAX_BODY:,} bytes")
         row, judgement, text = _judgement(body)
 
-        def judged() -> Mapping[str, Any]:
+        def judged() -> Row:
             self._session.leave_out_removed()
             new = self._session.judge(row, judgement, text)
             return {"row": new, "texts": self._session.texts(new)}
@@ -212,12 +212,12 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     return min(int(text), most)
 
 
-def _json_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _json_lines(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _csv_lines(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
+def _csv_lines(rows: Iterable[Row], names: Sequence[str]) -> Iterator[str]:
     sink = io.StringIO()
     writer = csv.DictWriter(sink, names)
     writer.writeheader()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +13,7 @@ from voxstill.audio.read_utterances import Reading, samples
 from voxstill.audio.seeking import MAX_MS, Stretch
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Utterance
+from voxstill.explorer.columns import Row
 from voxstill.storage import shard_format
 from voxstill.storage.fetch import fetch, open_uri
 from voxstill.storage.store import Store
@@ -44,7 +43,7 @@ class Sounds:
         self._decoder = reading.decoder()
         self._lock = threading.Lock()
 
-    def read(self, row: Mapping[str, Any]) -> Sound:
+    def read(self, row: Row) -> Sound:
         """The audio of a row of the joined file; VoxstillError where there is none."""
         with self._lock:
             if row.get("tar") is not None:
@@ -59,12 +58,12 @@ class Sounds:
         with self._lock:
             self._decoder.close()
 
-    def _of_shard(self, row: Mapping[str, Any]) -> NDArray[np.int16]:
+    def _of_shard(self, row: Row) -> NDArray[np.int16]:
         address = shard_format.tar_address(self._work, row["tar"])
         blob = fetch(f"{address}#{row['tar_offset']}+{row['tar_bytes']}", self._reading.cache)
         return self._decoder.decode(blob.data).samples_T
 
-    def _of_source(self, row: Mapping[str, Any]) -> NDArray[np.int16]:
+    def _of_source(self, row: Row) -> NDArray[np.int16]:
         utterance = Utterance(
             id=row["id"],
             recording_id=row["recording_id"],

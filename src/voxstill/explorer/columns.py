@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 ColumnKind = Literal["number", "category", "flag", "text", "id"]
 """Numbers have histograms, categories and flags are counted by value, texts are searched, ids are looked up."""
+Row = Mapping[str, Any]
+"""The columns of one row by their names."""
 Place = Literal["rows", "students", "judgements"]
 """The table that holds a column: the joined file, or what is in memory of experiments and of judgements."""
 

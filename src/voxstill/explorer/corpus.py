@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voxstill.explorer import joined
-from voxstill.explorer.columns import Column
+from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.filters import ROW, Filter, Order, joins
 from voxstill.explorer.staging import run
@@ -20,7 +20,6 @@ from voxstill.explorer.students import StudentTexts
 if TYPE_CHECKING:
     import duckdb
 
-Row = Mapping[str, Any]
 QUERY_LIMIT_S = 10.0
 EXPORT_LIMIT_S = 600.0
 MAX_PAGE = 500

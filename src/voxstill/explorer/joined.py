@@ -28,6 +28,7 @@ from voxstill.explorer import growth, staging
 from voxstill.explorer.columns import Column, TeacherColumn, title
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
+from voxstill.storage.joined_file import FILE
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Rises when the columns or their meaning change: older files are built anew."""
-NAME = "explorer"
-"""The folder in a work folder."""
-FILE = "corpus.duckdb"
 THREADS = 2
 BUILD_MEMORY = "1GB"
 _SAMPLED_ROWS = 200_000
@@ -100,12 +98,6 @@ def ensure(work: Store, sources: Sources, folder: Path) -> Path:
                 _build(work, sources, draft, now)
             os.replace(draft, path)
     return path
-
-
-def forget(folder: Path) -> None:
-    """Remove the joined file, as when something in it must be erased: the next explorer builds another."""
-    for path in folder.glob(f"*{FILE}*"):
-        path.unlink(missing_ok=True)
 
 
 def about(path: Path) -> About:

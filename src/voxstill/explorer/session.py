@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 from voxstill.core.records import audio_hash
 from voxstill.explorer.audio import Sounds
-from voxstill.explorer.columns import Column
+from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.experiments import ExperimentFacts
@@ -78,14 +78,14 @@ class Session:
                 self.corpus.remove(list(removals.of(self._work, self.facts.utterances)))
                 self._removed_state = state
 
-    def row(self, number: int) -> Mapping[str, Any]:
+    def row(self, number: int) -> Row:
         """All that is known of a row; RequestError where it is not there, or was removed."""
         row = self.corpus.rows([number]).get(number)
         if row is None:
             raise RequestError(404, "there is no such utterance")
         return row
 
-    def texts(self, row: Mapping[str, Any]) -> list[dict[str, object]]:
+    def texts(self, row: Row) -> list[dict[str, object]]:
         """What everybody wrote of an utterance, each aligned with the first: a correction, the human, the teacher."""
         written = [("corrected", row.get("correction")), ("human", row.get("human"))]
         columns = [*self._label_columns(), *self._student_columns()]
@@ -109,7 +109,7 @@ class Session:
             )
         return shown
 
-    def judge(self, number: int, judgement: str, text: str | None) -> Mapping[str, Any]:
+    def judge(self, number: int, judgement: str, text: str | None) -> Row:
         """Write a judgement of the label of a row, and return the row as it is then."""
         row = self.row(number)
         label = row.get(self.facts.main) if self.facts.main is not None else None

@@ -16,18 +16,17 @@ from voxstill.core import scratch
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
-from voxstill.core.records import Label, Utterance, Verdict, fingerprint
+from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.core.result import Result
 from voxstill.filtering.measures import Score
 from voxstill.filtering.rules import RULES
 from voxstill.labelling import begun
 from voxstill.pipeline import recipes
-from voxstill.storage import corrections, removals, workdir
+from voxstill.storage import corrections, joined_file, removals, workdir
 from voxstill.storage.figures import LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local, local_path
 from voxstill.text.normalize import normalizer, words
 
 if TYPE_CHECKING:
@@ -143,23 +142,10 @@ def check_packages() -> None:
         )
 
 
-def folder_of(cfg: Config) -> Path | None:
-    """Where the joined file is kept: in the work folder, or in the cache where that is far away; None where neither
-    is."""
-    from voxstill.explorer.joined import NAME
-
-    root = Store(cfg.work).root
-    if is_local(root):
-        return local_path(root) / NAME
-    if cfg.cache.folder is not None:
-        return Path(cfg.cache.folder).expanduser() / NAME / fingerprint(root)
-    return None
-
-
 @contextlib.contextmanager
 def _folder(cfg: Config) -> Iterator[Path]:
     """A folder for the joined file; one that goes at the end where the work folder cannot be written."""
-    folder = folder_of(cfg)
+    folder = joined_file.folder_of(cfg)
     if folder is not None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
