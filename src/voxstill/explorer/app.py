@@ -23,7 +23,7 @@ from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.corpus import MAX_PAGE
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.experiments import error_groups
-from voxstill.explorer.filters import Filter, column_of, parse_filter, parse_order
+from voxstill.explorer.filters import MAX_ROW, Filter, column_of, parse_filter, parse_order
 from voxstill.explorer.guard import Guard
 from voxstill.explorer.session import Session
 
@@ -197,7 +197,7 @@ def _judgement(body: bytes) -> tuple[int, str, str | None]:
         json.dumps(tree, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise RequestError(400, "a judgement has `row`, `judgement` and, where it is corrected, `text`") from None
-    is_row = isinstance(row, int) and not isinstance(row, bool) and 0 <= row < 1 << 62
+    is_row = isinstance(row, int) and not isinstance(row, bool) and 0 <= row < MAX_ROW
     if not is_row or not isinstance(judgement, str) or not (text is None or isinstance(text, str)):
         raise RequestError(400, "a judgement has `row`, `judgement` and, where it is corrected, `text`")
     return row, judgement, text

@@ -18,6 +18,8 @@ Value = str | float | bool | None
 MAX_TEXT = 200
 MAX_CONDITIONS = 32
 MAX_VALUES = 100
+MAX_ROW = 1 << 62
+"""No row has such a number."""
 MAX_FILTER = 20_000
 """Characters of a filter."""
 
@@ -139,7 +141,7 @@ def parse_order(name: str | None, after: str | None, columns: Mapping[str, Colum
         value, row = json.loads(after)
     except (ValueError, TypeError, RecursionError):
         raise RequestError(400, "`after` is no pair of a value and a row") from None
-    if isinstance(row, bool) or not isinstance(row, int) or abs(row) >= 1 << 62 or not _fits(column, value):
+    if isinstance(row, bool) or not isinstance(row, int) or abs(row) >= MAX_ROW or not _fits(column, value):
         raise RequestError(400, "`after` is no pair of a value and a row")
     return Order(column=column, descending=descending, after=(value, row))
 

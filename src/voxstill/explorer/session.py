@@ -15,6 +15,7 @@ from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.experiments import ExperimentFacts
+from voxstill.explorer.filters import MAX_ROW
 from voxstill.scoring import words
 from voxstill.storage import corrections, removals, tables
 from voxstill.storage.corrections import Correction, Judgement
@@ -80,7 +81,7 @@ class Session:
 
     def row(self, number: int) -> Row:
         """All that is known of a row; RequestError where it is not there, or was removed."""
-        row = self.corpus.rows([number]).get(number)
+        row = self.corpus.rows([number]).get(number) if number < MAX_ROW else None
         if row is None:
             raise RequestError(404, "there is no such utterance")
         return row
