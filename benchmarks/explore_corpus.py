@@ -28,13 +28,14 @@ AUDIBLE = 200
 """Utterances with audio in the first shard."""
 _SHARD = 2_000
 _VERDICTS = 65_536
-_SYLLABLES = [a + b for a in "bdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "il")]
+SYLLABLES = [a + b for a in "bdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "il")]
+"""Of which the words are made."""
 
 
 def make(folder: Path, num: int, part: int) -> None:
     """Write the tables of `num` utterances, `part` in each part of utterances, labels and scores."""
     work, rng = Store(str(folder)), np.random.default_rng(0)
-    vocabulary = np.array(["".join(rng.choice(_SYLLABLES, rng.integers(1, 5))) for _ in range(NUM_WORDS)])
+    vocabulary = np.array(["".join(rng.choice(SYLLABLES, rng.integers(1, 5))) for _ in range(NUM_WORDS)])
     weights = 1 / np.arange(10, NUM_WORDS + 10)
     cumulative = np.cumsum(weights / weights.sum())
     for start in range(0, num, 65_536):

@@ -90,7 +90,9 @@ class Explorer:
         columns = self._session.corpus.columns
         order = parse_order(request.query_params.get("order"), request.query_params.get("after"), columns)
         limit = _number(request, "limit", _PAGE, MAX_PAGE)
-        rows = self._session.corpus.page(wanted, order, limit)
+        names = request.query_params.get("columns")
+        shown = None if names is None else [column_of(name, columns) for name in dict.fromkeys(names.split(","))]
+        rows = self._session.corpus.page(wanted, order, limit, shown)
         return JSONResponse({"rows": rows, "next": [rows[-1]["key"], rows[-1]["row"]] if len(rows) == limit else None})
 
     def _totals(self, request: Request) -> JSONResponse:

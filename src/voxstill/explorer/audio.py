@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ class Sounds:
         self._work, self._reading = work, reading
         self._decoder = reading.decoder()
         self._lock = threading.Lock()
+        threading.Thread(target=self._start, name="start of the decoder", daemon=True).start()
 
     def read(self, row: Row) -> Sound:
         """The audio of a row of the joined file; VoxstillError where there is none."""
@@ -57,6 +59,11 @@ class Sounds:
         """End the decoder."""
         with self._lock:
             self._decoder.close()
+
+    def _start(self) -> None:
+        """Start the decoder's process before somebody waits for it: that takes half a second."""
+        with self._lock, contextlib.suppress(VoxstillError):
+            self._decoder.decode(b"no audio")
 
     def _of_shard(self, row: Row) -> NDArray[np.int16]:
         address = shard_format.tar_address(self._work, row["tar"])

@@ -69,8 +69,11 @@ class Corpus:
         self._connection.interrupt()
         self._connection.close()
 
-    def page(self, wanted: Filter, order: Order, limit: int) -> list[Row]:
-        """The next rows behind those of the page before, whole, with `row` and the value that they are sorted by."""
+    def page(self, wanted: Filter, order: Order, limit: int, columns: Sequence[Column] | None = None) -> list[Row]:
+        """The next rows behind those of the page before, with `row` and `key`, the value that they are sorted by.
+
+        All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
+        """
         clause, after = wanted.clause(), order.clause()
         tables = joins([*wanted.columns, order.column])
         query = (
@@ -78,26 +81,22 @@ class Corpus:
             f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE)}"
         )
         keys = self._fetch(query, (*clause.values, *after.values))
-        rows = self.rows([row for row, _ in keys])
+        rows = self.rows([row for row, _ in keys], columns)
         return [{**rows[row], "key": key} for row, key in keys if row in rows]
 
-    def rows(self, numbers: Sequence[int]) -> Mapping[int, Row]:
-        """All columns of rows by their numbers; those that are not there, or were removed, are left out."""
+    def rows(self, numbers: Sequence[int], columns: Sequence[Column] | None = None) -> Mapping[int, Row]:
+        """Columns of rows by their numbers, all or those named; rows that are not there, or were removed, are left
+        out."""
         if not numbers:
             return {}
-        shown = ", ".join(column.sql for column in self.columns.values())
-        tables = joins(list(self.columns.values()))
+        names = [column.sql for column in (self.columns.values() if columns is None else columns)]
+        if columns is None:
+            stored = ("tar_offset", "tar_bytes", "tar_format") if "tar" in self.columns else ()
+            names += ["judgements.correction", *(f"rows.{name}" for name in ("gain_db", *stored))]
+        tables = joins([*(self.columns.values() if columns is None else columns), _JUDGED])
         where = f"rows.row IN ({', '.join('?' * len(numbers))}){self._without()}"
-        stored = (
-            "rows.gain_db, rows.tar_offset, rows.tar_bytes, rows.tar_format" if self._has_shards else "rows.gain_db"
-        )
-        query = f"SELECT rows.row, judgements.correction, {stored}, {shown} FROM {tables} WHERE {where}"
-        return {row["row"]: row for row in self._dicts(query, tuple(numbers))}
-
-    def number_of(self, id_: str) -> int | None:
-        """The number of the row of an utterance; None where there is none."""
-        rows = self._fetch(f"SELECT row FROM corpus.rows AS rows WHERE id = ?{self._without()}", (id_,))
-        return rows[0][0] if rows else None
+        rows = self._dicts(f"SELECT rows.row, {', '.join(names)} FROM {tables} WHERE {where}", tuple(numbers))
+        return {row["row"]: row for row in rows}
 
     def totals(self, wanted: Filter) -> Row:
         """How many utterances there are, how long they are, how many were judged and kept."""
@@ -188,10 +187,6 @@ class Corpus:
     def ask(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query of this package."""
         return self._fetch(query, values)
-
-    @property
-    def _has_shards(self) -> bool:
-        return "tar" in self.columns
 
     def _without(self) -> str:
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""

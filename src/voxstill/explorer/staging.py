@@ -124,11 +124,16 @@ def insert(sources: Sources) -> str:
 
 
 def create_rows(file: duckdb.DuckDBPyConnection, sources: Sources) -> None:
-    """Make the table of all rows, and fill it."""
+    """Make the table of all rows, and fill it.
+
+    What is searched and what every page shows is not compressed: to read one text of a compressed block all of it is
+    decoded.
+    """
     query = insert(sources)
     kinds = run(file, f"DESCRIBE {query}")
+    plain = {"search", "id", *(source.text_column for source in sources.joined if source.is_main)}
     columns = ", ".join(
-        f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name == "search" else ""}' for name, kind, *_ in kinds
+        f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}' for name, kind, *_ in kinds
     )
     run(file, f"CREATE TABLE rows ({columns})")
     run(file, f"INSERT INTO rows {query}")

@@ -65,7 +65,9 @@ async function showPage(choice = 0) {
   const after = state.starts.at(-1);
   const order = state.order ? `${state.descending ? "-" : ""}${state.order}` : state.descending ? "-" : null;
   find("list").setAttribute("aria-busy", "true");
-  const page = await ask("rows", { filter: filter(), order, after: after && JSON.stringify(after), limit: PAGE }, "rows");
+  const names = new Set(["id", "speaker", "kept", "judgement", ...(about.main ? [] : ["human"]), ...cells().map(({ name }) => name)]);
+  const shown = [...names].filter((name) => columns.has(name)).join(",");
+  const page = await ask("rows", { filter: filter(), order, after: after && JSON.stringify(after), limit: PAGE, columns: shown }, "rows");
   find("list").removeAttribute("aria-busy");
   state.rows = page.rows;
   state.next = page.next;
@@ -105,7 +107,7 @@ function line(row, place) {
     if (column.kind === "number") return make("td", { class: "num", "data-label": label }, show ? show(row) : number(value));
     return make("td", { class: kind ?? "", title: value ?? "" }, value ?? "");
   };
-  return make("tr", { "aria-selected": "false", "data-place": place, onclick: () => { select(place, true); find("rows").focus({ preventScroll: true }); } }, ...cells().map(cell));
+  return make("tr", { "aria-selected": "false", "data-place": place, onclick: () => { select(place, true, true); find("rows").focus({ preventScroll: true }); } }, ...cells().map(cell));
 }
 
 function showHead() {
@@ -131,7 +133,7 @@ function showOrder() {
   showHead();
 }
 
-function select(place, opens) {
+function select(place, opens, atOnce = false) {
   const body = find("rows").tBodies[0];
   body.rows[state.at]?.setAttribute("aria-selected", "false");
   state.at = place;
@@ -140,7 +142,7 @@ function select(place, opens) {
   if (!row) return detail.close();
   row.setAttribute("aria-selected", "true");
   row.scrollIntoView({ block: "nearest" });
-  if (opens || detail.number !== null) detail.open(state.rows[place]).catch(complain);
+  if (opens || detail.number !== null) detail.open(state.rows[place], atOnce).catch(complain);
 }
 
 async function move(by) {

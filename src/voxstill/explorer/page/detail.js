@@ -4,7 +4,7 @@ import { ask, find, make, number, percent, post, seconds } from "./api.js";
 import { Player } from "./sound.js";
 
 const KINDS = { right: "Right", wrong: "Wrong" };
-const LATER_MS = 120;
+const LATER_MS = 80;
 
 export class Detail {
   constructor(about, changed) {
@@ -14,8 +14,8 @@ export class Detail {
     this.number = null;
   }
 
-  /** Show a row at once, and the rest of it when it has come. */
-  async open(row) {
+  /** Show what the table knows of a row, and the rest of it when it has come; `atOnce` waits for no other key. */
+  async open(row, atOnce = false) {
     if (this.number === row.row) return;
     this.number = row.row;
     this.row = row;
@@ -24,7 +24,7 @@ export class Detail {
     this.texts = null;
     find("detail").hidden = false;
     this.show();
-    await new Promise((resolve) => setTimeout(resolve, LATER_MS)); // whoever leafs through asks for nothing
+    if (!atOnce) await Promise.race([this.player.wish, new Promise((resolve) => setTimeout(resolve, LATER_MS))]); // whoever leafs through asks for nothing
     if (this.number !== row.row) return;
     this.player.load(row.row);
     this.take(await ask(`utterances/${row.row}`, {}, "utterance"));

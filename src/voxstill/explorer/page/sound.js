@@ -36,12 +36,15 @@ export class Player {
     this.fault = make("span", { class: "fault", role: "status" });
     this.element = make("div", { class: "sound" }, this.canvas, make("div", { class: "controls" }, this.button, this.time, this.fault));
     this.wanted = false;
+    this.wish = new Promise((resolve) => { this.wishes = resolve; });
     this.canvas.addEventListener("click", (event) => {
       if (!Number.isFinite(this.audio.duration)) return;
       this.audio.currentTime = (event.offsetX / this.canvas.clientWidth) * this.audio.duration;
       this.play();
     });
     for (const name of ["play", "pause", "ended", "timeupdate", "seeked", "loadedmetadata"]) this.audio.addEventListener(name, () => this.show());
+    this.audio.addEventListener("playing", () => this.element.toggleAttribute("data-playing", true));
+    for (const name of ["pause", "ended"]) this.audio.addEventListener(name, () => this.element.toggleAttribute("data-playing", false));
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.redraw = () => this.draw();
     this.dark.addEventListener("change", this.redraw);
@@ -70,8 +73,8 @@ export class Player {
 
   play() {
     this.wanted = true;
+    this.wishes();
     if (!this.wav) return;
-    this.startedAt = performance.now();
     this.audio.play().catch((error) => {
       if (error.name !== "AbortError") this.fault.textContent = error.message;
     });
