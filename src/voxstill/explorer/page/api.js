@@ -64,4 +64,10 @@ export function number(value) {
 
 export const percent = (rate) => (rate === null || rate === undefined ? "–" : `${(100 * rate).toFixed(1)}\u202f%`);
 export const seconds = (ms) => `${(ms / 1000).toFixed(1)}\u202fs`;
-export const hours = (ms) => `${number(ms / 3_600_000 >= 100 ? Math.round(ms / 3_600_000) : Number((ms / 3_600_000).toFixed(1)))}\u202fh`;
+
+/** A length for people: hours, or minutes where they are few. */
+export function length(ms) {
+  const hours = ms / 3_600_000;
+  if (hours < 1) return `${(ms / 60_000).toFixed(1)}\u202fmin`;
+  return `${number(hours >= 100 ? Math.round(hours) : Number(hours.toFixed(1)))}\u202fh`;
+}

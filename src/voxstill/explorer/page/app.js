@@ -1,6 +1,6 @@
 // The explorer: what is chosen, the table, the filters, and the keys.
 
-import { ask, find, hours, make, number, percent } from "./api.js";
+import { ask, find, length, make, number, percent } from "./api.js";
 import { histogram } from "./charts.js";
 import { Detail, tag } from "./detail.js";
 import { showExperiments } from "./experiments.js";
@@ -176,7 +176,7 @@ function changed(row, error) {
 
 async function showTotals() {
   const totals = await ask("totals", { filter: filter() }, "totals");
-  const facts = [[number(totals.utterances), totals.utterances === about.utterances ? "utterances" : `of ${number(about.utterances)} utterances`], [hours(totals.duration_ms), "of audio"]];
+  const facts = [[number(totals.utterances), totals.utterances === about.utterances ? "utterances" : `of ${number(about.utterances)} utterances`], [length(totals.duration_ms), "of audio"]];
   if (totals.judged) facts.push([percent(totals.kept / totals.judged), "kept"]);
   find("totals").replaceChildren(...facts.map(([value, name]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }

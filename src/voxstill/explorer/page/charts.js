@@ -70,6 +70,7 @@ export function curves(title, lines) {
   for (const y of [4, 95, 186]) chart.append(svg("line", { class: "grid", x1: 0, x2: 400, y1: y, y2: y }));
   lines.forEach((line) => {
     const points = line.steps.map((step, k) => `${((step / last) * 400).toFixed(1)},${(186 - ((line.values[k] - low) / span) * 182).toFixed(1)}`);
+    if (points.length === 1) points.push(`${Math.max(0, (line.steps[0] / last) * 400 - 8)},${points[0].split(",")[1]}`);
     chart.append(svg("polyline", { class: `s${line.number % 4}`, points: points.join(" ") }));
   });
   box.append(
