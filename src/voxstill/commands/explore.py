@@ -31,4 +31,4 @@ def explore(
 
     cfg = options.load(work_override(work))
     with monitor.describing(lambda: None):  # nothing happens while nobody looks
-        exploring.explore(cfg, experiments or (), port, judge if edit else None, options.show, is_editable=edit)
+        exploring.explore(cfg, experiments or (), port, options.show, edit=edit, judge=judge)

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     import duckdb
 
 QUERY_LIMIT_S = 10.0
-EXPORT_LIMIT_S = 600.0
 MAX_PAGE = 500
 MAX_BINS = 200
 MAX_FACETS = 200
 MEMORY = "1GB"
-_EXPORTED_AT_ONCE = 5_000
+_EXPORTED_AT_ONCE = 100_000
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 
 
@@ -149,17 +148,19 @@ class Corpus:
         return list(self._dicts(query, clause.values))
 
     def export(self, wanted: Filter, columns: Sequence[Column]) -> Iterator[Row]:
-        """The chosen columns of every row of a filter, in the order of the table of utterances."""
+        """The chosen columns of every row of a filter, in the order of the table of utterances.
+
+        Asked for in blocks of rows, so that no sort of all of them has to fit into memory.
+        """
         clause = wanted.clause()
         shown = ", ".join(column.sql for column in columns)
         query = (
-            f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE {clause.sql}{self._without()}"
-            f" ORDER BY {Order(column=ROW).sql}"
+            f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
+            f"{self._without()} ORDER BY {Order(column=ROW).sql}"
         )
-        with self._asked(query, clause.values, EXPORT_LIMIT_S) as cursor:
-            while rows := cursor.fetchmany(_EXPORTED_AT_ONCE):
-                for row in rows:
-                    yield dict(zip((column.name for column in columns), row, strict=True))
+        [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
+        for start in range(0, last + 1, _EXPORTED_AT_ONCE):
+            yield from self._dicts(query, (start, start + _EXPORTED_AT_ONCE - 1, *clause.values))
 
     def judge(self, row: int, judgement: str | None, correction: str | None) -> None:
         """Show a judgement from now on; None takes it back."""
@@ -212,15 +213,13 @@ class Corpus:
             yield from (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
 
     @contextlib.contextmanager
-    def _asked(
-        self, query: str, values: Sequence[object], limit_s: float = QUERY_LIMIT_S
-    ) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _asked(self, query: str, values: Sequence[object]) -> Iterator[duckdb.DuckDBPyConnection]:
         """A cursor that has run a query; RequestError where it takes too long, or the file is damaged."""
         import duckdb
 
         start_s = time.monotonic()
         cursor = self._connection.cursor()
-        timer = threading.Timer(limit_s, cursor.interrupt)
+        timer = threading.Timer(QUERY_LIMIT_S, cursor.interrupt)
         timer.daemon = True
         timer.start()
         try:
@@ -229,6 +228,8 @@ class Corpus:
         except duckdb.InterruptException:
             waited_s = time.monotonic() - start_s
             raise RequestError(503, f"the question took longer than {waited_s:.0f} s: ask for less") from None
+        except duckdb.OutOfMemoryException:
+            raise RequestError(503, f"the question needs more than {MEMORY} of memory: ask for less") from None
         except (duckdb.ConversionException, duckdb.OutOfRangeException):
             raise RequestError(400, "a value does not fit its column") from None
         except (duckdb.IOException, duckdb.FatalException, duckdb.SerializationException) as error:

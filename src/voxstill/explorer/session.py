@@ -24,6 +24,8 @@ from voxstill.storage.store import Store
 MAX_CORRECTION = 10_000
 """Characters of a corrected text."""
 _REMOVED_EVERY_S = 1.0
+_ROWS_AT_ONCE = 1_000
+_STRETCH = ("recording_id", "channel", "start_ms", "end_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ class Session:
             raise RequestError(400, "there is no label to judge")
         correction = Correction(
             utterance_id=row["id"],
-            audio=audio_hash(row["recording_id"], row["channel"], row["start_ms"], row["end_ms"]),
+            audio=_audio(row),
             judgement=cast(Judgement, judgement),
             label=label or "",
             text=None if text is None else " ".join(text.split()),
@@ -146,8 +148,15 @@ class Session:
 
     def _show_judgements(self) -> None:
         known = corrections.latest(self._work)
-        rows = self.corpus.rows(list(self.corpus.numbers_of(list(known)).values()))
-        for number, row in rows.items():
-            correction = known[row["id"]]
-            if correction.audio == audio_hash(row["recording_id"], row["channel"], row["start_ms"], row["end_ms"]):
-                self.corpus.judge(number, correction.judgement, correction.text)
+        columns = [self.corpus.columns[name] for name in ("id", *_STRETCH)]
+        numbers = list(self.corpus.numbers_of(list(known)).values())
+        for start in range(0, len(numbers), _ROWS_AT_ONCE):
+            for number, row in self.corpus.rows(numbers[start : start + _ROWS_AT_ONCE], columns).items():
+                correction = known[row["id"]]
+                if correction.audio == _audio(row):
+                    self.corpus.judge(number, correction.judgement, correction.text)
+
+
+def _audio(row: Row) -> str:
+    """The hash of the audio of a row."""
+    return audio_hash(*(row[name] for name in _STRETCH))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from voxstill.core import scratch
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.core.result import Result
@@ -53,10 +53,10 @@ def explore(
     cfg: Config,
     experiments: Sequence[str],
     port: int,
-    judge: str | None,
     ready: Callable[[ExploreResult], None],
     *,
-    is_editable: bool = False,
+    edit: bool = False,
+    judge: str | None = None,
 ) -> None:
     """Serve the explorer on loopback until SIGTERM or SIGINT; `ready` is called once it answers.
 
@@ -65,14 +65,14 @@ def explore(
     check_packages()
     from voxstill.explorer import server
 
-    with server.listening(port) as listener, opened(cfg, experiments, judge, is_editable=is_editable) as session:
+    with server.listening(port) as listener, opened(cfg, experiments, edit=edit, judge=judge) as session:
         num = session.corpus.about.num_rows
         server.run(session, listener, lambda url: ready(ExploreResult(url=url, utterances=num)))
 
 
 @contextlib.contextmanager
 def opened(
-    cfg: Config, experiments: Sequence[str] = (), judge: str | None = None, *, is_editable: bool = False
+    cfg: Config, experiments: Sequence[str] = (), *, edit: bool = False, judge: str | None = None
 ) -> Iterator[Session]:
     """What an explorer shows: the joined file, which is built where it is not there, and what is beside it."""
     from voxstill.audio.read_utterances import reading
@@ -83,8 +83,9 @@ def opened(
     from voxstill.pipeline.explore_experiments import facts_of
 
     work, sources = Store(cfg.work), sources_of(cfg)
-    if is_editable:
-        corrections.compact(work)
+    if edit:
+        with contextlib.suppress(StorageError):  # another process does so
+            corrections.compact(work)
     facts = facts_of(cfg, experiments)
     main = next((source.text_column for source in sources.tables if source.is_main), None)
     with _folder(cfg) as folder:
@@ -101,8 +102,8 @@ def opened(
                 main=main,
                 rules=[RuleFacts(name=rule.name, why=rule.why) for rule in RULES],
                 experiments=facts,
-                judge=judge or getpass.getuser(),
-                is_editable=is_editable,
+                judge=judge or _user(),
+                is_editable=edit,
             ),
             lambda text: words(normalize(text)),
         )
@@ -110,6 +111,13 @@ def opened(
             yield session
         finally:
             session.close()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # as in a container, whose user has no name
+        return f"user {os.getuid()}"
 
 
 def sources_of(cfg: Config) -> Sources:
