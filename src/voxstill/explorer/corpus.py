@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from voxstill.explorer import joined
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
-from voxstill.explorer.filters import ROW, Filter, Order, joins
+from voxstill.explorer.filters import ROW, Filter, Order, Value, joins
 from voxstill.explorer.staging import run
 from voxstill.explorer.students import StudentTexts
 
@@ -73,13 +73,16 @@ class Corpus:
 
         All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
         """
-        clause, after = wanted.clause(), order.clause()
-        tables = joins([*wanted.columns, order.column])
-        query = (
-            f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {clause.sql} AND ({after.sql}){self._without()}"
-            f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE)}"
-        )
-        keys = self._fetch(query, (*clause.values, *after.values))
+        clause, tables = wanted.clause(), joins([*wanted.columns, order.column])
+        keys: list[tuple[int, Value]] = []
+        for stage in order.stages():
+            query = (
+                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {clause.sql} AND {stage.sql}{self._without()}"
+                f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
+            )
+            keys += self._fetch(query, (*clause.values, *stage.values))
+            if len(keys) == min(limit, MAX_PAGE):
+                break
         rows = self.rows([row for row, _ in keys], columns)
         return [{**rows[row], "key": key} for row, key in keys if row in rows]
 
@@ -93,8 +96,8 @@ class Corpus:
             stored = ("tar_offset", "tar_bytes", "tar_format") if "tar" in self.columns else ()
             names += ["judgements.correction", *(f"rows.{name}" for name in ("gain_db", *stored))]
         tables = joins([*(self.columns.values() if columns is None else columns), _JUDGED])
-        where = f"rows.row IN ({', '.join('?' * len(numbers))}){self._without()}"
-        rows = self._dicts(f"SELECT rows.row, {', '.join(names)} FROM {tables} WHERE {where}", tuple(numbers))
+        where = f"rows.row IN (SELECT unnest(?)){self._without()}"  # a join; `IN (?, ?)` decodes every block whole
+        rows = self._dicts(f"SELECT rows.row, {', '.join(names)} FROM {tables} WHERE {where}", (list(numbers),))
         return {row["row"]: row for row in rows}
 
     def totals(self, wanted: Filter) -> Row:

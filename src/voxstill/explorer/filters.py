@@ -92,18 +92,20 @@ class Order:
     descending: bool = False
     after: tuple[Value, int] | None = None
 
-    def clause(self) -> Clause:
-        """The rows behind `after`: those without a value come last, and equal ones by their number."""
+    def stages(self) -> Sequence[Clause]:
+        """The rows behind `after`, one condition after the other, as each alone skips blocks and all in one would not:
+        equal ones by their number, those beyond, and those without a value."""
         if self.after is None:
-            return Clause(sql="true")
+            return (Clause(sql="true"),)
         value, row = self.after
         name = self.column.sql
         if value is None:
-            return Clause(sql=f"{name} IS NULL AND rows.row > ?", values=(row,))
-        sign = "<" if self.descending else ">"
-        return Clause(
-            sql=f"{name} {sign} ? OR ({name} = ? AND rows.row > ?) OR {name} IS NULL", values=(value, value, row)
-        )
+            return (Clause(sql=f"{name} IS NULL AND rows.row > ?", values=(row,)),)
+        beyond = Clause(sql=f"{name} {'<' if self.descending else '>'} ?", values=(value,))
+        if self.column is ROW:
+            return (beyond,)
+        equal = Clause(sql=f"{name} = ? AND rows.row > ?", values=(value, row))
+        return (equal, beyond, Clause(sql=f"{name} IS NULL"))
 
     @property
     def sql(self) -> str:
