@@ -77,7 +77,9 @@ class Filter:
         """All of it in SQL."""
         clauses = [condition.clause() for condition in self.conditions]
         if self.text:
-            clauses.append(Clause(sql="contains(rows.search, lower(?)) OR rows.id = ?", values=(self.text, self.text)))
+            is_id = "" if " " in self.text else " OR rows.id = ?"
+            values = (self.text, *([self.text] if is_id else []))
+            clauses.append(Clause(sql="contains(rows.search, lower(?))" + is_id, values=values))
         return Clause(
             sql=" AND ".join(f"({clause.sql})" for clause in clauses) or "true",
             values=tuple(value for clause in clauses for value in clause.values),

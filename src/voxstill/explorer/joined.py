@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.explorer import growth, staging
@@ -82,7 +82,12 @@ def state_of(work: Store, sources: Sources) -> State:
 
 
 def ensure(work: Store, sources: Sources, folder: Path) -> Path:
-    """The joined file of these tables, built or grown where it is not there or is another; its path."""
+    """The joined file of these tables, built or grown where it is not there or is another; its path.
+
+    StorageError where it cannot be written, as on a full disk.
+    """
+    import duckdb
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     with _alone(folder):
@@ -91,12 +96,15 @@ def ensure(work: Store, sources: Sources, folder: Path) -> Path:
         if before == now:
             return path
         with _draft(folder) as draft:
-            if before is None or not _grown(work, sources, path, draft, before, now):
-                log.info("explore: the tables are joined into `%s`", path)
-                with contextlib.suppress(FileNotFoundError):
-                    draft.unlink()
-                _build(work, sources, draft, now)
-            os.replace(draft, path)
+            try:
+                if before is None or not _grown(work, sources, path, draft, before, now):
+                    log.info("explore: the tables are joined into `%s`", path)
+                    draft.unlink(missing_ok=True)
+                    _build(work, sources, draft, now)
+                os.replace(draft, path)
+            except (duckdb.Error, OSError) as error:
+                why = str(error).splitlines()[0]
+                raise StorageError(f"`{path}` cannot be written", why=why, fix="see whether the disk is full") from None
     return path
 
 
@@ -171,13 +179,20 @@ def _state_in(path: Path) -> State | None:
 
 
 def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State, now: State) -> bool:
-    """Whether the draft is the file with the parts that were added; False where that is not all that changed."""
+    """Whether the draft is the file with the parts that were added; False where that is not all that changed, or the
+    file is broken."""
+    import duckdb
+
     added = growth.added_parts(before.parts, now.parts)
     if before.tables != now.tables or added is None:
         return False
     shutil.copyfile(path, draft)
     with opened(draft) as file:
-        if not growth.take_in(work, sources, file, added):
+        try:
+            if not growth.take_in(work, sources, file, added):
+                return False
+        except duckdb.Error as error:
+            log.warning("explore: `%s` is built anew (%s)", path, str(error).splitlines()[0])
             return False
         log.info("explore: %d parts were added to `%s`", sum(map(len, added.values())), path)
         _finish(file, sources, now)
