@@ -63,6 +63,13 @@ def test_a_file_that_is_up_to_date_is_opened_as_it_is(cfg: Config, builds: list[
     assert builds == ["built"]
 
 
+def test_many_utterances_are_joined_in_shares(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(cfg)
+    path_of(cfg).unlink()
+    monkeypatch.setattr(joined.staging, "JOINED_AT_ONCE", 10)
+    assert rows_of(cfg) == whole
+
+
 @pytest.mark.parametrize("content", [b"", b"no database", None])
 def test_a_broken_file_is_built_anew(cfg: Config, builds: list[str], content: bytes | None) -> None:
     first = rows_of(cfg)

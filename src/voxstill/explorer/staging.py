@@ -22,6 +22,8 @@ IDS = ("id", "recording_id", "uri", "tar")
 """Columns of which nearly every row has another value: they are neither counted nor drawn."""
 HIDDEN = ("row", "search", "gain_db", "tar_offset", "tar_bytes", "tar_format")
 """Columns that no request may name."""
+JOINED_AT_ONCE = 1_000_000
+"""Utterances, of which the columns of all tables fit into memory."""
 _ROWS_AT_ONCE = 100_000
 _UTTERANCE = (
     *("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "gain_db"),
@@ -117,17 +119,24 @@ def stage(
         )
 
 
-def insert(sources: Sources) -> str:
-    """The join of the staged tables, a row for each utterance, in the order of the table of utterances."""
-    joins = "".join(f" LEFT JOIN {source.staged} USING (id)" for source in sources.joined)
-    return f"SELECT *, {_derived(sources)} FROM {sources.tables[0].staged}{joins}"
+def insert(sources: Sources, share: int = 0, num_shares: int = 1) -> str:
+    """The join of the staged tables, a row for each utterance; of several shares, which differ by their ids, one."""
+
+    def of_share(source: TableSource) -> str:
+        if num_shares == 1:
+            return source.staged
+        return f"(SELECT * FROM {source.staged} WHERE hash(id) % {num_shares} = {share})"
+
+    joins = "".join(f" LEFT JOIN {of_share(source)} USING (id)" for source in sources.joined)
+    return f"SELECT *, {_derived(sources)} FROM {of_share(sources.tables[0])}{joins}"
 
 
 def create_rows(file: duckdb.DuckDBPyConnection, sources: Sources) -> None:
     """Make the table of all rows, and fill it.
 
     What is searched and what every page shows is not compressed: to read one text of a compressed block all of it is
-    decoded.
+    decoded. Many utterances are joined in shares that fit into memory, as the join of all would write to the disk
+    several times what it joins.
     """
     query = insert(sources)
     kinds = run(file, f"DESCRIBE {query}")
@@ -136,7 +145,11 @@ def create_rows(file: duckdb.DuckDBPyConnection, sources: Sources) -> None:
         f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}' for name, kind, *_ in kinds
     )
     run(file, f"CREATE TABLE rows ({columns})")
-    run(file, f"INSERT INTO rows {query}")
+    [(num_rows,)] = run(file, f"SELECT count(*) FROM {sources.tables[0].staged}")
+    num_shares = max(1, -(-num_rows // JOINED_AT_ONCE))
+    for share in range(num_shares):
+        run(file, f"INSERT INTO rows {insert(sources, share, num_shares)}")
+        run(file, "CHECKPOINT")
 
 
 def search_text(sources: Sources) -> str:
