@@ -24,7 +24,7 @@ QUERY_LIMIT_S = 10.0
 MAX_PAGE = 500
 MAX_BINS = 200
 MAX_FACETS = 200
-MEMORY = "1GB"
+MEMORY = "1600MB"
 _EXPORTED_AT_ONCE = 100_000
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 
