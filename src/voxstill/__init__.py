@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         train_lm,
         tune_filter,
     )
-    from voxstill.pipeline.api_corpus import align, clean, doctor, export_labels, reap, remove, verify, voices
+    from voxstill.pipeline.api_corpus import align, clean, doctor, explore, export_labels, reap, remove, verify, voices
     from voxstill.pipeline.api_inference import (
         classify,
         diarize,
@@ -99,6 +99,7 @@ __all__ = [
     "estimate",
     "evaluate",
     "explain",
+    "explore",
     "export",
     "export_labels",
     "filter",
@@ -141,7 +142,8 @@ _HOMES = {
     **dict.fromkeys((name for name in __all__ if name.endswith("Error")), "core.errors"),
     "Interrupted": "core.errors",
     **dict.fromkeys(
-        ("align", "clean", "doctor", "export_labels", "reap", "remove", "verify", "voices"), "pipeline.api_corpus"
+        ("align", "clean", "doctor", "explore", "export_labels", "reap", "remove", "verify", "voices"),
+        "pipeline.api_corpus",
     ),
     **dict.fromkeys(
         ("classify", "diarize", "embed", "export", "listen", "push", "restore_model", "serve", "write_transcripts"),

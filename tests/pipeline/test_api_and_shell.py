@@ -27,6 +27,7 @@ ELSEWHERE = {
     "doctor --batch": "replay(batch)",
     "evaluate --on": "cfg.evaluate.split",
     "evaluate --work": "cfg.work",
+    "explore WORK": "cfg.work",
     "export --to": "export(output)",
     "export-labels WORK": "cfg.work",
     "estimate CONFIG": "load_config(file)",

@@ -8,8 +8,12 @@ import pytest
 from voxstill.cli import main
 from voxstill.core import config
 from voxstill.core.errors import DataError
+from voxstill.core.records import Utterance
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import tune_filter
+from voxstill.storage import corrections
+from voxstill.storage.corrections import Correction, Judgement
+from voxstill.storage.store import Store
 
 from .test_prepare import corpus, settings_of, write_tables
 
@@ -55,3 +59,32 @@ def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> N
     write_tables(cfg, [(utterance, label) for utterance, label in corpus(60) if utterance.text is None], 20)
     with pytest.raises(DataError, match="no label can be held against a human text"):
         tune_filter.tune(cfg)
+
+
+def test_judgements_count_where_there_is_no_text(tmp_path: Path) -> None:
+    rows = [(utterance, label) for utterance, label in corpus(60) if utterance.text is None and label is not None]
+    (first, _), (second, _), (third, _), (fourth, _), *_ = rows
+    labels = {utterance.id: label.text for utterance, label in rows if label is not None}
+    cfg = config.load(str(settings(tmp_path)))
+    write_tables(cfg, rows, 20)
+    work = Store(cfg.work)
+
+    def judge(utterance: Utterance, judgement: Judgement, label: str, text: str | None = None, audio: str = "") -> None:
+        row = Correction(
+            utterance_id=utterance.id,
+            audio=audio or utterance.audio,
+            judgement=judgement,
+            label=label,
+            text=text,
+            time="2026",
+            judge="ada",
+        )
+        corrections.append(work, [row])
+
+    judge(first, "corrected", "whatever it was", "one two three four")
+    judge(second, "wrong", labels[second.id])
+    judge(third, "wrong", "another label than this one")
+    judge(fourth, "right", labels[fourth.id], audio="0" * 16)
+    tuned = tune_filter.tune(cfg)
+    assert tuned.labels == 2
+    assert tuned.words == 4 + max(1, len(labels[second.id].split()))

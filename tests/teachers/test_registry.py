@@ -17,7 +17,18 @@ EXTRAS = {"faster-whisper": ("faster_whisper", "whisper"), "sherpa": ("sherpa_on
 
 
 def test_every_file_of_a_teacher_is_a_teacher() -> None:
-    built_in = {"consensus", "echo", "openai", "pocketsphinx", "reference", "student", "transformers", "vllm", *EXTRAS}
+    built_in = {
+        "consensus",
+        "corrected",
+        "echo",
+        "openai",
+        "pocketsphinx",
+        "reference",
+        "student",
+        "transformers",
+        "vllm",
+    }
+    built_in |= {*EXTRAS}
     assert built_in <= {*registry.TEACHERS.built_in()}
     for name in registry.TEACHERS.built_in():
         if name in EXTRAS and find_spec(EXTRAS[name][0]) is None:

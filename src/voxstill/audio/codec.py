@@ -364,7 +364,7 @@ def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
                         break
                     continue
                 for frame in frames:
-                    mono.add(_frame_samples(frame, mono.block_type != "float32"), frame.sample_rate)
+                    mono.add(frame_samples(frame, mono.block_type != "float32"), frame.sample_rate)
         # Bad packets before the first samples or after the last are tags; between samples, or many, they are damage.
         if len(bad_after) <= _MAX_BAD_PACKETS and mono.num_samples and set(bad_after) <= {0, mono.num_samples}:
             fault = None
@@ -375,7 +375,7 @@ def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
         return _DecodeResult(codec, decode_fault(codec, mono, error), stated_s)
 
 
-def _frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] | NDArray[np.int32]:
+def frame_samples(frame: AudioFrame, as_integers: bool) -> NDArray[np.float32] | NDArray[np.int32]:
     """Samples of an FFmpeg frame, shape [T, C]: between -1 and 1, or where they are whole numbers scaled to int32."""
     samples: NDArray[Any] = frame.to_ndarray()
     samples_TC = samples.T if frame.format.is_planar else samples.reshape(-1, frame.layout.nb_channels)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import io
 import json
 import os
@@ -19,7 +20,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -27,13 +28,14 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from voxstill.audio import codec, sandbox
+from voxstill.audio import answered_error, codec, sandbox, seeking
 from voxstill.audio.byte_source import ByteSource
 from voxstill.audio.level import Gain, Level
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import RATE_HZ
 
 _Answer = TypeVar("_Answer")
+_DecodeBlocks = Callable[[ByteSource, codec.Sink], DataError | None]
 ATTEMPTS = 2
 """A crash is retried once in a fresh process: another process may have used up the memory."""
 START_LIMIT_S = 60.0
@@ -73,6 +75,21 @@ class Decoder:
         The child asks for the bytes that it needs, so that neither it nor this process holds the file.
         """
         request = _REQUEST.pack(_BLOCKS, -1, b"", float(as_float), len(data))
+        return self._exchange_blocks(request, data, sink, as_float=as_float)
+
+    def decode_stretch(
+        self, data: ByteSource, stretch: seeking.Stretch, *, channel: int | None = None, gain_db: float = 0.0
+    ) -> NDArray[np.int16]:
+        """Decode as `seeking.decode_stretch`; DataError also as above."""
+        request = _REQUEST.pack(_STRETCH, -1 if channel is None else channel, stretch.pack(), gain_db, len(data))
+        sink = seeking.Collected()
+        self._exchange_blocks(request, data, sink, as_float=False)
+        return sink.samples()
+
+    def _exchange_blocks(
+        self, request: bytes, data: ByteSource, sink: codec.Sink, *, as_float: bool
+    ) -> DataError | None:
+        """Send a request, answer what the child asks for, and give its samples to the sink; returns a fault."""
 
         def exchange(connection: socket.socket) -> _BlocksEnd:
             _send(connection, request)
@@ -170,7 +187,12 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
         try:
             kind, channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
             if kind == _BLOCKS:
-                _serve_blocks(connection, num_bytes, bool(in_db), limit_mb)
+                decode = functools.partial(codec.decode_blocks, as_float=bool(in_db))
+                _serve_blocks(connection, num_bytes, decode, limit_mb)
+                continue
+            if kind == _STRETCH:
+                stretch = seeking.Stretch.unpack(target), None if channel < 0 else channel, in_db
+                _serve_blocks(connection, num_bytes, functools.partial(seeking.write_stretch, *stretch), limit_mb)
                 continue
             gain = target.rstrip(b"\0").decode() or in_db
             data = bytes(_receive(connection, num_bytes))
@@ -202,22 +224,9 @@ def _decoded(
     except ConnectionError:
         raise
     except Exception as error:
-        return _error(_as_error(error, limit_mb)), _NO_SAMPLES
+        return answered_error.packed(answered_error.of(error, limit_mb)), _NO_SAMPLES
     metadata = {name: getattr(audio, name) for name in _METADATA}
     return metadata, np.ascontiguousarray(audio.samples_T)
-
-
-def _as_error(error: Exception, limit_mb: int) -> VoxstillError:
-    if isinstance(error, VoxstillError):
-        return error
-    if isinstance(error, MemoryError):
-        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it")
-    why = f"{type(error).__name__}: {error}"
-    return DataError("cannot be decoded", why=why, fix="remove the file, or repair it")
-
-
-def _error(error: VoxstillError) -> Mapping[str, object]:
-    return {"error": [type(error).__name__, error.what, error.why, error.fix]}
 
 
 # ------------------------------------------------------------------------------------------------- in blocks
@@ -261,15 +270,15 @@ class _ParentSink:
         _send(self._connection, _MESSAGE.pack(_CLEAR, 0, 0))
 
 
-def _serve_blocks(connection: socket.socket, num_bytes: int, as_float: bool, limit_mb: int) -> None:
+def _serve_blocks(connection: socket.socket, num_bytes: int, decode: _DecodeBlocks, limit_mb: int) -> None:
     """Decode one file in the child, and send its samples and at the end its error or fault."""
     try:
-        fault = codec.decode_blocks(_ParentBytes(connection, num_bytes), _ParentSink(connection), as_float=as_float)
-        answer = {"fault": _error(fault)["error"]} if fault is not None else {}
+        fault = decode(_ParentBytes(connection, num_bytes), _ParentSink(connection))
+        answer = {"fault": answered_error.packed(fault)["error"]} if fault is not None else {}
     except ConnectionError:
         raise
     except Exception as error:
-        answer = dict(_error(_as_error(error, limit_mb)))
+        answer = dict(answered_error.packed(answered_error.of(error, limit_mb)))
     answer_bytes = json.dumps(answer).encode()
     _send(connection, _MESSAGE.pack(_END, 0, len(answer_bytes)), answer_bytes)
 
@@ -307,15 +316,12 @@ def _blocks_end(answer_bytes: bytearray) -> _BlocksEnd:
     """What is in the last answer of the child."""
     try:
         answer = json.loads(answer_bytes)
-        error, fault = (_error_in(answer[role]) if role in answer else None for role in ("error", "fault"))
+        error, fault = (
+            answered_error.unpacked(answer[role]) if role in answer else None for role in ("error", "fault")
+        )
     except (ValueError, KeyError, TypeError):
         raise _ProtocolError from None
     return _BlocksEnd(error, fault if isinstance(fault, DataError) else None)
-
-
-def _error_in(texts: Sequence[object]) -> VoxstillError:
-    kind, what, why, fix = texts
-    return _ERRORS[str(kind)](str(what), why=str(why), fix=str(fix))
 
 
 class _BlocksEnd(NamedTuple):
@@ -325,10 +331,10 @@ class _BlocksEnd(NamedTuple):
     fault: DataError | None
 
 
-_WHOLE, _BLOCKS = b"W", b"B"
+_WHOLE, _BLOCKS, _STRETCH = b"W", b"B", b"S"
 _REQUEST = struct.Struct("<cq8sdq")
-"""Whole or in blocks, channel or -1, normalization or nothing, gain in dB then or whether blocks are float, bytes of
-the file."""
+"""Whole, in blocks or a stretch; channel or -1; normalization, a packed stretch or nothing; gain in dB, or whether
+blocks are float; bytes of the file."""
 _MESSAGE = struct.Struct("<cqq")
 """In blocks: what it is, the first byte, how many bytes; those of samples and of the end follow."""
 _READ, _WRITE, _CLEAR, _END = b"R", b"W", b"C", b"E"
@@ -338,7 +344,6 @@ _MAX_CLEARS = 8
 _RESPONSE = struct.Struct("<qq")  # bytes of the metadata or error as JSON, bytes of samples
 _MAX_ANSWER = 1 << 20
 _METADATA = ("codec", "rate_hz", "num_channels", "file_level", "gain_db", "louder_channel")
-_ERRORS = {kind.__name__: kind for kind in (VoxstillError, DataError, codec.SilentError)}
 _NO_SAMPLES = np.zeros(0, np.int16)
 
 
@@ -367,7 +372,7 @@ def _receive_response(connection: socket.socket) -> codec.Audio:
     try:
         answer = json.loads(meta)
         if "error" in answer:
-            error = _error_in(answer["error"])
+            error = answered_error.unpacked(answer["error"])
         else:
             level = answer.pop("file_level")
             return codec.Audio(samples_T=samples_T, file_level=level and Level(*level), **answer)

@@ -1,8 +1,8 @@
-"""What looks after a corpus, as functions: synthetic voices, alignment, export, checks, removal."""
+"""What looks after a corpus, as functions: synthetic voices, alignment, export, a page, checks, removal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from voxstill.pipeline.align import AlignResult
     from voxstill.pipeline.clean import CleanResult
     from voxstill.pipeline.doctor.checks import DoctorResult
+    from voxstill.pipeline.explore import ExploreResult
     from voxstill.pipeline.export_labels import ExportResult
     from voxstill.pipeline.export_labels import Form as LabelFormat
     from voxstill.pipeline.reap import ReapResult
@@ -110,6 +111,29 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
     from voxstill.pipeline import remove as removing
 
     return removing.remove(cfg, ids, reason)
+
+
+def explore(
+    cfg: Config,
+    experiments: Sequence[str | Path] = (),
+    *,
+    port: int = 0,
+    edit: bool = False,
+    judge: str | None = None,
+    ready: Callable[[ExploreResult], None] = lambda _: None,
+) -> None:
+    """Serve the page of a corpus, with experiments side by side, on loopback until SIGTERM or SIGINT.
+
+    `ready` is called with the address once it answers. With `edit` labels can be judged, in the name of `judge`.
+    ConfigError where packages are missing or the port is taken, DataError where there is no corpus or no experiment.
+
+    >>> voxstill.explore(cfg, ["exp/nobody"])
+    Traceback (most recent call last):
+    voxstill.core.errors.DataError: ...
+    """
+    from voxstill.pipeline import explore as exploring
+
+    exploring.explore(cfg, [str(path) for path in experiments], port, ready, edit=edit, judge=judge)
 
 
 def clean(cfg: Config, *, delete: bool = False) -> CleanResult:

@@ -14,7 +14,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.core.result import Result
 from voxstill.indexing.segment import IndexRow
-from voxstill.storage import lease, removals, tables
+from voxstill.storage import corrections, joined_file, lease, removals, tables
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
@@ -90,11 +90,18 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
             held.check()
             removals.append(work, found)
         after = removals.of(work)
+    _erase_copies(cfg, work, {*after, *recorded, *known})
     num_before, num = (
         len(gone.keys() | (unused.keys() & named)) for gone, named in ((before, recorded), (after, recorded | known))
     )
     log.info("remove: %d utterances removed", num - num_before)
     return RemoveResult(removed=num - num_before, all_removed=num)
+
+
+def _erase_copies(cfg: Config, work: Store, removed: set[str]) -> None:
+    """Erase what people judged of removed utterances, and the joined file of the explorer, which has their texts."""
+    corrections.erase(work, removed)
+    joined_file.forget(cfg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ def to_arrow(
     wanted = [field for field in schema(kind) if names is None or field.name in names]
     file = parquet.decode(data, where, what)
     try:
-        present = [field.name for field in wanted if field.name in file.schema_arrow.names]
+        there = set(file.schema_arrow.names)  # which is computed anew each time that it is asked for
+        present = [field.name for field in wanted if field.name in there]
         data_table = file.read(columns=present, use_threads=False)
         num_rows = file.metadata.num_rows
         columns = [

@@ -21,7 +21,12 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import MAX_JSON_BYTES, Store
 
 Figures = TypeVar("Figures", bound=TableFigures)
-OWN_NAMES = frozenset((*get_args(Kind), "leases", "unpacked", "removed", "control", "control.json", "logs"))
+OWN_NAMES = frozenset(
+    (
+        *get_args(Kind),
+        *("leases", "unpacked", "removed", "corrections", "explorer", "control", "control.json", "logs"),
+    )
+)
 """What lies directly in a work folder."""
 
 

@@ -1,0 +1,31 @@
+"""Errors of the process that decodes, as its answers carry them: of known kinds, and nothing but text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from voxstill.audio.codec import SilentError
+from voxstill.core.errors import DataError, VoxstillError
+
+_KINDS = {kind.__name__: kind for kind in (VoxstillError, DataError, SilentError)}
+
+
+def of(error: Exception, limit_mb: int) -> VoxstillError:
+    """What an exception of a decoder means."""
+    if isinstance(error, VoxstillError):
+        return error
+    if isinstance(error, MemoryError):
+        return DataError("decoding needs too much memory", why=f"more than {limit_mb} MB", fix="split it")
+    why = f"{type(error).__name__}: {error}"
+    return DataError("cannot be decoded", why=why, fix="remove the file, or repair it")
+
+
+def packed(error: VoxstillError) -> Mapping[str, object]:
+    """The error as a part of an answer."""
+    return {"error": [type(error).__name__, error.what, error.why, error.fix]}
+
+
+def unpacked(texts: Sequence[object]) -> VoxstillError:
+    """The error of `packed`; KeyError, TypeError or ValueError where it is none."""
+    kind, what, why, fix = texts
+    return _KINDS[str(kind)](str(what), why=str(why), fix=str(fix))

@@ -1,0 +1,34 @@
+"""voxstill explore."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from voxstill.core.command import CommonOptions, command, work_override
+
+
+@command("explore", panel="Corpus", position=10)
+def explore(
+    options: CommonOptions,
+    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    experiments: Annotated[
+        list[str] | None,
+        Argument(metavar="[EXP]...", show_default=False, help="Experiments whose students are shown side by side."),
+    ] = None,
+    port: Annotated[int, Option("--port", min=0, max=65_535, help="0 lets the system choose.")] = 0,
+    edit: Annotated[
+        bool, Option("--edit", help="Judge labels and correct texts; without it nothing is written.")
+    ] = False,
+    judge: Annotated[
+        str | None, Option("--judge", metavar="NAME", help="Who judges; default: the user of this machine.")
+    ] = None,
+) -> None:
+    """Look at a corpus in a browser: search, sort, listen, compare, judge."""
+    from voxstill.core import monitor
+    from voxstill.pipeline import explore as exploring
+
+    cfg = options.load(work_override(work))
+    with monitor.describing(lambda: None):  # nothing happens while nobody looks
+        exploring.explore(cfg, experiments or (), port, options.show, edit=edit, judge=judge)

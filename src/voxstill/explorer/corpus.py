@@ -1,0 +1,248 @@
+"""Questions to the joined file: pages, counts, histograms, the funnel; what people judge and students say beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voxstill.explorer import joined
+from voxstill.explorer.columns import Column, Row
+from voxstill.explorer.errors import RequestError
+from voxstill.explorer.filters import ROW, Filter, Order, Value, joins
+from voxstill.explorer.staging import run
+from voxstill.explorer.students import StudentTexts
+
+if TYPE_CHECKING:
+    import duckdb
+
+QUERY_LIMIT_S = 10.0
+MAX_PAGE = 500
+MAX_BINS = 200
+MAX_FACETS = 200
+MEMORY = "1600MB"
+_EXPORTED_AT_ONCE = 100_000
+_JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """Utterances by bins of equal width from `low` to `high`; those beyond are in the first and the last bin."""
+
+    low: float
+    high: float
+    counts: Sequence[int]
+    kept: Sequence[int]
+    unknown: int
+
+
+class Corpus:
+    """The joined file, read-only, with tables in memory beside it; may be asked by several threads."""
+
+    def __init__(self, path: Path, students: Sequence[StudentTexts] = ()) -> None:
+        import duckdb
+
+        self.about = joined.about(path)
+        config: dict[str, Any] = {
+            "threads": joined.THREADS,
+            "memory_limit": MEMORY,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        self._connection = duckdb.connect(":memory:", config=config)
+        run(self._connection, f"ATTACH '{_literal(path)}' AS corpus (READ_ONLY)")
+        run(self._connection, "SET enable_external_access = false")
+        run(self._connection, "CREATE TABLE judgements (row BIGINT PRIMARY KEY, judgement VARCHAR, correction VARCHAR)")
+        run(self._connection, "CREATE TABLE removed (row BIGINT PRIMARY KEY)")
+        own = [column for student in students for column in student.columns]
+        self.columns: Mapping[str, Column] = {column.name: column for column in (*self.about.columns, *own, _JUDGED)}
+        self._has_removed = False
+        self._add_students(students)
+
+    def close(self) -> None:
+        """End; a question that runs is interrupted."""
+        self._connection.interrupt()
+        self._connection.close()
+
+    def page(self, wanted: Filter, order: Order, limit: int, columns: Sequence[Column] | None = None) -> list[Row]:
+        """The next rows behind those of the page before, with `row` and `key`, the value that they are sorted by.
+
+        All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
+        """
+        clause, tables = wanted.clause(), joins([*wanted.columns, order.column])
+        keys: list[tuple[int, Value]] = []
+        for stage in order.stages():
+            query = (
+                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {clause.sql} AND {stage.sql}{self._without()}"
+                f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
+            )
+            keys += self._fetch(query, (*clause.values, *stage.values))
+            if len(keys) == min(limit, MAX_PAGE):
+                break
+        rows = self.rows([row for row, _ in keys], columns)
+        return [{**rows[row], "key": key} for row, key in keys if row in rows]
+
+    def rows(self, numbers: Sequence[int], columns: Sequence[Column] | None = None) -> Mapping[int, Row]:
+        """Columns of rows by their numbers, all or those named; rows that are not there, or were removed, are left
+        out."""
+        if not numbers:
+            return {}
+        names = [column.sql for column in (self.columns.values() if columns is None else columns)]
+        if columns is None:
+            stored = ("tar_offset", "tar_bytes", "tar_format") if "tar" in self.columns else ()
+            names += ["judgements.correction", *(f"rows.{name}" for name in ("gain_db", *stored))]
+        tables = joins([*(self.columns.values() if columns is None else columns), _JUDGED])
+        where = f"rows.row IN (SELECT unnest(?)){self._without()}"  # a join; `IN (?, ?)` decodes every block whole
+        rows = self._dicts(f"SELECT rows.row, {', '.join(names)} FROM {tables} WHERE {where}", (list(numbers),))
+        return {row["row"]: row for row in rows}
+
+    def totals(self, wanted: Filter) -> Row:
+        """How many utterances there are, how long they are, how many were judged and kept."""
+        kept = "count(*) FILTER (kept), count(kept)" if "kept" in self.columns else "NULL, NULL"
+        clause = wanted.clause()
+        [row] = self._fetch(
+            f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
+            f" WHERE {clause.sql}{self._without()}",
+            clause.values,
+        )
+        return dict(zip(("utterances", "duration_ms", "kept", "judged"), row, strict=True))
+
+    def histogram(self, wanted: Filter, column: Column, bins: int) -> Histogram | None:
+        """A histogram of a number over what the other conditions show; None where no value is known."""
+        if column.kind != "number":
+            raise RequestError(400, f"`{column.name}` is no number")
+        low, high = column.low, column.high
+        if low is None or high is None:
+            return None
+        if high <= low:
+            high = low + 1
+        bins = max(1, min(bins, MAX_BINS))
+        others = wanted.without(column.name)
+        clause, width = others.clause(), (high - low) / bins
+        kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
+        place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
+        query = (
+            f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
+            f" WHERE {clause.sql}{self._without()} GROUP BY bin"
+        )
+        counts, num_kept, unknown = [0] * bins, [0] * bins, 0
+        for number, num, num_of_kept in self._fetch(query, clause.values):
+            if number is None:
+                unknown = num
+            else:
+                counts[number], num_kept[number] = num, num_of_kept
+        return Histogram(low=low, high=high, counts=counts, kept=num_kept, unknown=unknown)
+
+    def facet(self, wanted: Filter, column: Column, limit: int = 50) -> list[Row]:
+        """The most frequent values of a category over what the other conditions show."""
+        if column.kind not in ("category", "flag"):
+            raise RequestError(400, f"`{column.name}` is no category")
+        others = wanted.without(column.name)
+        clause = others.clause()
+        query = (
+            f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
+            f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self._without()}"
+            f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
+        )
+        return list(self._dicts(query, clause.values))
+
+    def export(self, wanted: Filter, columns: Sequence[Column]) -> Iterator[Row]:
+        """The chosen columns of every row of a filter, in the order of the table of utterances.
+
+        Asked for in blocks of rows, so that no sort of all of them has to fit into memory.
+        """
+        clause = wanted.clause()
+        shown = ", ".join(column.sql for column in columns)
+        query = (
+            f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
+            f"{self._without()} ORDER BY {Order(column=ROW).sql}"
+        )
+        [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
+        for start in range(0, last + 1, _EXPORTED_AT_ONCE):
+            yield from self._dicts(query, (start, start + _EXPORTED_AT_ONCE - 1, *clause.values))
+
+    def judge(self, row: int, judgement: str | None, correction: str | None) -> None:
+        """Show a judgement from now on; None takes it back."""
+        if judgement is None:
+            self._fetch("DELETE FROM judgements WHERE row = ?", (row,))
+        else:
+            self._fetch("INSERT OR REPLACE INTO judgements VALUES (?, ?, ?)", (row, judgement, correction))
+
+    def numbers_of(self, ids: Sequence[str]) -> Mapping[str, int]:
+        """The numbers of the rows of utterances by their ids."""
+        numbers: dict[str, int] = {}
+        for start in range(0, len(ids), 10_000):
+            block = ids[start : start + 10_000]
+            query = "SELECT id, row FROM corpus.rows WHERE id IN (SELECT unnest(?))"
+            numbers |= dict(self._fetch(query, (list(block),)))
+        return numbers
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Show these utterances no more."""
+        numbers = list(self.numbers_of(ids).values())
+        if numbers:
+            self._fetch("INSERT OR IGNORE INTO removed SELECT unnest(?)", (numbers,))
+            self._has_removed = True
+
+    def ask(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query of this package."""
+        return self._fetch(query, values)
+
+    def _without(self) -> str:
+        return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
+
+    def _add_students(self, students: Sequence[StudentTexts]) -> None:
+        import pyarrow as pa
+
+        numbers = self.numbers_of(sorted({id_ for student in students for id_ in student.rows}))
+        texts = {"row": pa.array(list(numbers.values()), pa.int64())}
+        for student in students:
+            texts |= student.values(list(numbers))
+        self._connection.register("student_texts", pa.table(texts))
+        run(self._connection, "CREATE TABLE students AS SELECT * FROM student_texts")
+        self._connection.unregister("student_texts")
+
+    def _fetch(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._asked(query, values) as cursor:
+            return cursor.fetchall()
+
+    def _dicts(self, query: str, values: Sequence[object]) -> Iterator[Row]:
+        with self._asked(query, values) as cursor:
+            names = [column[0] for column in cursor.description or ()]
+            yield from (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
+
+    @contextlib.contextmanager
+    def _asked(self, query: str, values: Sequence[object]) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor that has run a query; RequestError where it takes too long, or the file is damaged."""
+        import duckdb
+
+        start_s = time.monotonic()
+        cursor = self._connection.cursor()
+        timer = threading.Timer(QUERY_LIMIT_S, cursor.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            cursor.execute(query, list(values))
+            yield cursor
+        except duckdb.InterruptException:
+            waited_s = time.monotonic() - start_s
+            raise RequestError(503, f"the question took longer than {waited_s:.0f} s: ask for less") from None
+        except duckdb.OutOfMemoryException:
+            raise RequestError(503, f"the question needs more than {MEMORY} of memory: ask for less") from None
+        except (duckdb.ConversionException, duckdb.OutOfRangeException):
+            raise RequestError(400, "a value does not fit its column") from None
+        except (duckdb.IOException, duckdb.FatalException, duckdb.SerializationException) as error:
+            raise RequestError(
+                500, f"the joined file cannot be read ({str(error).splitlines()[0]}): remove it and start again"
+            ) from None
+        finally:
+            timer.cancel()
+            cursor.close()
+
+
+def _literal(path: Path) -> str:
+    return str(path).replace("'", "''")

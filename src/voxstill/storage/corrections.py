@@ -1,0 +1,94 @@
+"""Judgements of labels that people made, `WORK/corrections/`: append-only, and the last one of an utterance counts.
+
+A part is named after what is in it and holds what one writer judged. `voxstill remove` writes the parts that hold a
+removed utterance anew, without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from voxstill.core.records import fingerprint
+from voxstill.storage import lease, tables
+from voxstill.storage.store import Store
+
+PREFIX = "corrections"
+"""Where the table lies."""
+Judgement = Literal["right", "wrong", "corrected", "withdrawn"]
+MANY_PARTS = 64
+"""So many parts are joined to one by `compact`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """One judgement: of which label of which audio, when (UTC, ISO 8601) and by whom.
+
+    `withdrawn` takes back the one before. `text` is what was said, where the judgement is `corrected`.
+    """
+
+    utterance_id: str
+    audio: str
+    """`Utterance.audio`: another utterance of the same id has no part in it."""
+    judgement: Judgement
+    label: str
+    """The text that was judged."""
+    text: str | None = None
+    time: str
+    judge: str
+
+    @property
+    def truth(self) -> str | None:
+        """What was said, as far as the judge knows: None where the label is wrong and nobody wrote another."""
+        return {"right": self.label, "corrected": self.text}.get(self.judgement)
+
+
+def append(work: Store, corrections: Sequence[Correction]) -> None:
+    """Add judgements as one part."""
+    work.create(f"{PREFIX}/{_name(corrections)}", tables.to_parquet(corrections, Correction))
+
+
+def latest(work: Store) -> Mapping[str, Correction]:
+    """The judgement that counts of every utterance that has one, by its id."""
+    rows = sorted(tables.read(work, PREFIX, Correction), key=lambda row: row.time)
+    last = {row.utterance_id: row for row in rows}
+    return {id_: row for id_, row in last.items() if row.judgement != "withdrawn"}
+
+
+def compact(work: Store) -> None:
+    """Join the parts to one where there are many; StorageError where another process does so."""
+    if len(tables.parts(work, PREFIX)) >= MANY_PARTS:
+        with lease.hold(work, PREFIX, "explore") as held:
+            keys = tables.parts(work, PREFIX)
+            _rewrite(work, keys, [row for key in keys for row in _read(work, key)], held)
+
+
+def erase(work: Store, ids: Collection[str]) -> None:
+    """Remove every judgement of these utterances from the disk; StorageError where another process joins parts."""
+    if not tables.parts(work, PREFIX):
+        return
+    with lease.hold(work, PREFIX, "remove") as held:
+        for key in tables.parts(work, PREFIX):
+            rows = _read(work, key)
+            kept = [row for row in rows if row.utterance_id not in ids]
+            if len(kept) < len(rows):
+                _rewrite(work, [key], kept, held)
+
+
+def _rewrite(work: Store, keys: Sequence[str], rows: Sequence[Correction], held: lease.Lease) -> None:
+    """Write rows as one part in place of others; who is ended in between leaves rows twice, which change nothing."""
+    held.check()
+    if rows:
+        append(work, rows)
+    for key in keys:
+        if not rows or not key.endswith(_name(rows)):
+            work.delete(key)
+
+
+def _read(work: Store, key: str) -> list[Correction]:
+    return tables.from_parquet(work.read(key), Correction, work.uri(key))
+
+
+def _name(rows: Sequence[Correction]) -> str:
+    return f"{fingerprint(*map(tables.to_columns, rows))}.parquet"

@@ -1,0 +1,31 @@
+"""Where the joined file of `voxstill explore` lies; reading it is the explorer's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from voxstill.core.config import Config
+from voxstill.core.records import fingerprint
+from voxstill.storage.store import Store
+from voxstill.storage.uri import is_local, local_path
+
+FOLDER = "explorer"
+"""The folder in a work folder."""
+FILE = "corpus.duckdb"
+
+
+def folder_of(cfg: Config) -> Path | None:
+    """The work folder's own, or one in the cache where that is far away; None where neither is."""
+    root = Store(cfg.work).root
+    if is_local(root):
+        return local_path(root) / FOLDER
+    if cfg.cache.folder is not None:
+        return Path(cfg.cache.folder).expanduser() / FOLDER / fingerprint(root)
+    return None
+
+
+def forget(cfg: Config) -> None:
+    """Remove the joined file, as when something in it must be erased: the next explorer builds another."""
+    folder = folder_of(cfg)
+    for path in () if folder is None else folder.glob(f"*{FILE}"):
+        path.unlink(missing_ok=True)

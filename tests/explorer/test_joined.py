@@ -1,0 +1,183 @@
+"""The joined file: it holds what the tables hold, grows with them, and is built anew where anything else changed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from explorer_process import NUM, config_of, make_corpus
+from voxstill.core.config import Config
+from voxstill.core.records import Label, Utterance
+from voxstill.explorer import joined
+from voxstill.explorer.filters import ROW, Filter, Order
+from voxstill.pipeline import explore, remove
+from voxstill.pipeline import label as labelling
+from voxstill.storage import corrections, joined_file, removals, tables, workdir
+from voxstill.storage.corrections import Correction
+from voxstill.storage.store import Store
+
+
+def rows_of(cfg: Config) -> list[dict[str, Any]]:
+    with explore.opened(cfg) as session:
+        return [dict(row) for row in session.corpus.page(Filter(), Order(column=ROW), 500)]
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Config:
+    return make_corpus(tmp_path)
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which way each file was made."""
+    ways: list[str] = []
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            result = function(*arguments)
+            ways.append(name if result is not False else "refused")
+            return result
+
+        return call
+
+    monkeypatch.setattr(joined, "_build", counted("built", joined._build))
+    monkeypatch.setattr(joined.growth, "take_in", counted("grown", joined.growth.take_in))
+    return ways
+
+
+def path_of(cfg: Config) -> Path:
+    folder = joined_file.folder_of(cfg)
+    assert folder is not None
+    return folder / joined_file.FILE
+
+
+def test_a_file_that_is_up_to_date_is_opened_as_it_is(cfg: Config, builds: list[str]) -> None:
+    first = rows_of(cfg)
+    assert len(first) == NUM
+    assert rows_of(cfg) == first
+    assert builds == ["built"]
+
+
+def test_many_utterances_are_joined_in_shares(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(cfg)
+    path_of(cfg).unlink()
+    monkeypatch.setattr(joined.staging, "JOINED_AT_ONCE", 10)
+    assert rows_of(cfg) == whole
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", None])
+def test_a_broken_file_is_built_anew(cfg: Config, builds: list[str], content: bytes | None) -> None:
+    first = rows_of(cfg)
+    path = path_of(cfg)
+    path.write_bytes(path.read_bytes()[:20_000] if content is None else content)
+    assert rows_of(cfg) == first
+    assert builds == ["built", "built"]
+
+
+def test_parts_that_were_added_are_taken_into_a_copy(tmp_path: Path, builds: list[str]) -> None:
+    whole = make_corpus(tmp_path)
+    work = Store(whole.work)
+    expected = rows_of(whole)
+    [*_, labels] = [source for source in explore.sources_of(whole).tables if source.role == "labels"]
+    keys = tables.parts(work, labels.prefix)
+    held = {key: work.read(key) for key in keys[len(keys) // 2 :]}
+    for key in (*held, f"{labels.prefix}/{tables.SUCCESS}", f"{labels.prefix}/_manifest"):
+        work.delete(key)
+    partial = rows_of(whole)
+    assert sum(row[labels.text_column] is not None for row in partial) < NUM
+    for key, data in held.items():
+        work.create(key, data)
+    assert rows_of(whole) == expected
+    assert builds == ["built", "built", "grown"]
+    assert rows_of(whole) == expected
+    assert builds == ["built", "built", "grown"]
+
+
+def test_utterances_that_were_added_come_with_what_is_known_of_them(cfg: Config, builds: list[str]) -> None:
+    work, sources = Store(cfg.work), explore.sources_of(cfg)
+    before = rows_of(cfg)
+    new = Utterance(id="new", recording_id="r", uri="/new.wav", end_ms=900, text="Quite NEW")
+    work.create(f"{sources.tables[0].prefix}/added.parquet", tables.to_parquet([new], Utterance))
+    label = Label(utterance_id="new", recipe="r", teacher="echo@1", text="quite knew")
+    work.create(f"{sources.tables[1].prefix}/added.parquet", tables.to_parquet([label], Label))
+    workdir.finish(work, workdir.named(work, type(explore.recipes.finished_utterances(cfg)), sources.tables[0].prefix.rpartition("/")[2]))  # fmt: skip  # noqa: E501
+    rows = rows_of(cfg)
+    assert rows[:-1] == before
+    assert (rows[-1]["id"], rows[-1]["human"], rows[-1]["kept"]) == ("new", "Quite NEW", None)
+    assert rows[-1][sources.tables[1].text_column] == "quite knew"
+    assert builds == ["built", "grown"]
+    with explore.opened(cfg) as session:
+        assert [row["id"] for row in session.corpus.page(Filter(text="knew"), Order(column=ROW), 5)] == ["new"]
+
+
+def test_labels_of_another_teacher_build_the_file_anew(tmp_path: Path, cfg: Config, builds: list[str]) -> None:
+    first = set(rows_of(cfg)[0])
+    labelling.label_utterances(config_of(tmp_path, 0.1))
+    assert len({*rows_of(cfg)[0]} - first) == 1
+    assert builds == ["built", "built"]
+
+
+def test_two_rows_of_an_id_are_one(cfg: Config) -> None:
+    work, sources = Store(cfg.work), explore.sources_of(cfg)
+    before = rows_of(cfg)
+    again = [Label(utterance_id="u001", recipe="r", teacher="echo@1", text="another")]
+    work.create(f"{sources.tables[2].prefix}/zzz.parquet", tables.to_parquet(again, Label))
+    assert rows_of(cfg) == before
+
+
+def _open(arguments: tuple[str, str]) -> int:
+    path, text = arguments
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return len(rows_of(Config.model_validate_json(text).model_copy(update={"work": path})))
+
+
+def test_processes_that_open_it_at_once_do_not_spoil_it(cfg: Config) -> None:
+    arguments = (cfg.work, cfg.model_dump_json(exclude_unset=True))
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.map(_open, [arguments] * 3) == [NUM] * 3
+    folder = path_of(cfg).parent
+    assert {path.name for path in folder.iterdir()} == {joined_file.FILE, "lock"}
+
+
+def correction(id_: str, judgement: str = "right", time: str = "2026-01-01", text: str | None = None) -> Correction:
+    return Correction(
+        utterance_id=id_, audio="a", judgement=judgement, label=f"label of {id_}", text=text, time=time, judge="ada"
+    )  # type: ignore[arg-type]
+
+
+def test_what_is_removed_is_gone_from_the_file_and_from_judgements(cfg: Config) -> None:
+    work = Store(cfg.work)
+    corrections.append(work, [correction("u001", "corrected", text="a secret"), correction("u002")])
+    corrections.append(work, [correction("u001")])
+    assert "u001" in {row["id"] for row in rows_of(cfg)}
+    with explore.opened(cfg) as session:
+        remove.remove(cfg, ["u001"])
+        session._looked_at_s = 0.0  # a second later
+        session.leave_out_removed()
+        assert "u001" not in {row["id"] for row in session.corpus.page(Filter(), Order(column=ROW), 500)}
+        assert session.corpus.totals(Filter())["utterances"] == NUM - 1
+    assert not path_of(cfg).exists()
+    assert corrections.latest(work).keys() == {"u002"}
+    for key in tables.parts(work, corrections.PREFIX):
+        assert "u001" not in {row.utterance_id for row in tables.from_parquet(work.read(key), Correction)}
+    rows = rows_of(cfg)
+    assert len(rows) == NUM - 1
+    assert "u001" not in {row["id"] for row in rows}
+    data = path_of(cfg).read_bytes()
+    assert b"u001" not in data
+    assert len(removals.of(work)) == 1
+
+
+def test_many_parts_of_judgements_become_one(cfg: Config) -> None:
+    work = Store(cfg.work)
+    for number in range(corrections.MANY_PARTS):
+        corrections.append(work, [correction(f"u{number % 40:03}", time=f"2026-01-{number:02}")])
+    before = corrections.latest(work)
+    corrections.compact(work)
+    assert corrections.latest(work) == before
+    assert len(tables.parts(work, corrections.PREFIX)) == 1
