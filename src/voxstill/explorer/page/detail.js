@@ -20,13 +20,13 @@ export class Detail {
     this.number = row.row;
     this.row = row;
     this.player?.close();
-    this.player = new Player();
+    const player = this.player = new Player();
     this.texts = null;
     find("detail").hidden = false;
     this.show();
-    if (!atOnce) await Promise.race([this.player.wish, new Promise((resolve) => setTimeout(resolve, LATER_MS))]); // whoever leafs through asks for nothing
-    if (this.number !== row.row) return;
-    this.player.load(row.row);
+    if (!atOnce) await Promise.race([player.wish, new Promise((resolve) => setTimeout(resolve, LATER_MS))]); // whoever leafs through asks for nothing
+    if (this.player !== player) return;
+    player.load(row.row);
     this.take(await ask(`utterances/${row.row}`, {}, "utterance"));
   }
 
