@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import create_model
 
+import voxstill
 from voxstill.cli import main
 from voxstill.core import config, legacy
 from voxstill.core.config import explain, loading
@@ -125,6 +126,11 @@ def test_a_recipe_that_looks_like_a_number_is_text(recipe: str) -> None:
     cfg = config.load(None, [f"train.corpora=[{{work: elsewhere, shards: {recipe}}}]"])
     assert cfg.train.corpora[0].shards == recipe
     assert config.changed(cfg, f"filter.second_teacher={recipe}").filter.second_teacher == recipe
+
+
+def test_an_override_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not an override"):
+        voxstill.load_config(None, ["train.devices=2"])  # type: ignore[arg-type]
 
 
 def test_a_seed_of_sixteen_digits_is_a_number(tmp_path: Path) -> None:

@@ -16,6 +16,16 @@ def looked_at(work: Path) -> list[Check]:
     return list(look.doctor(str(work), config.load(None, [])).checks)
 
 
+def test_a_part_of_a_table_that_is_missing_is_named(tmp_path: Path) -> None:
+    fault = next(iter(corpora.FAULTS))(tmp_path)
+    with fault.induced():
+        assert {check.name: check.state for check in looked_at(fault.work)}["tables"] == "ok"
+        next((fault.work / "utterances").glob("*/*.parquet")).unlink()
+        [tables] = [check for check in looked_at(fault.work) if check.name == "tables"]
+        assert tables.state == "fail"
+        assert tables.fix
+
+
 @pytest.mark.parametrize("kind", corpora.FAULTS, ids=lambda kind: kind.name)
 def test_a_fault_of_a_corpus_is_named_first_and_a_sound_one_has_none(kind, tmp_path: Path) -> None:
     fault = kind(tmp_path)

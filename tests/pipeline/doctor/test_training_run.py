@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from forked import forked
 from tones import write_shards
 from training.train_once import train_in_own_group, train_once
 from voxstill.core import config
-from voxstill.core.process import machine
+from voxstill.core.process import machine, started
 from voxstill.data.bottleneck import LoaderTimes, Resources, Waits
 from voxstill.pipeline.doctor import look
 from voxstill.pipeline.doctor.checks import Check
@@ -27,7 +28,7 @@ from voxstill.pipeline.doctor.processes import is_stopped
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training.waits import SHARES, RankWaits, read_waits
-from voxstill.training.watchdog import read_states
+from voxstill.training.watchdog import RankState, read_states
 from waiting import until
 
 QUICK = Waits(steps=100, seconds=100.0, computing_s=95.0, own_s=30.0, loader=LoaderTimes(waited_s=1.0, decode_s=10.0))
@@ -132,6 +133,28 @@ def test_overfitting_is_named(tmp_path: Path) -> None:
 def test_what_holds_up_a_training_is_named_first(name: str, waits: list[Waits], tmp_path: Path) -> None:
     run = a_run(tmp_path, [*falling(), dev(60, 0.1)], waits)
     assert (checks(run)[0].name, checks(run)[0].state) == (name, "warn")
+
+
+def test_a_training_that_stopped_before_its_first_validation_is_no_alarm(tmp_path: Path) -> None:
+    run = a_run(tmp_path, falling(60))
+    run.config.write_text("train: {log_every: 1, validate_every: 500}\n")
+    assert "dev split" not in alarms(run)
+    run.config.write_text("train: {log_every: 1, validate_every: 50}\n")
+    assert "dev split" in alarms(run)
+
+
+def test_ranks_of_an_earlier_process_are_not_waited_for(tmp_path: Path) -> None:
+    run = a_run(tmp_path, falling(60))  # by one rank
+    run.summary.unlink()
+    run.ranks.mkdir()
+    pid = os.getpid()
+    own = RankState(pid=pid, born=started(pid), host=socket.gethostname(), machine=machine(), step=9, at=time.time())
+    for rank, state in enumerate((own, replace(own, pid=1 << 30), replace(own, host="elsewhere", machine="other"))):
+        path = run.ranks / f"{rank}.json"
+        path.write_text(json.dumps(asdict(state)))
+        os.utime(path, (time.time(), time.time() - (3600 if rank else 0)))
+    [process] = [check for check in checks(run) if check.name == "process"]
+    assert (process.state, process.found) == ("ok", "1 processes train")
 
 
 def test_files_that_are_torn_or_missing_are_no_crash(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) ->
     options = dict(below or {})
     spellings: dict[str, str] = {}
     for override in overrides:
+        if not isinstance(override, str):
+            raise ConfigError(
+                f"{override!r} is not an override",
+                why=f"it is a {type(override).__name__}",
+                fix='write "section.key=value", one text for each',
+            )
         dotted, equals, text = override.partition("=")
         if not equals or not dotted.strip():
             raise ConfigError(
