@@ -22,6 +22,8 @@ from voxstill.core.config import Config
 from voxstill.core.records import RATE_HZ
 from voxstill.evaluation import recognition, results
 from voxstill.evaluation.results import Corpus
+from voxstill.explorer.filters import ROW, Filter, Order
+from voxstill.pipeline import explore
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
@@ -33,6 +35,19 @@ from waiting import until
 NUM = 48
 WORDS = ("turn", "on", "the", "light", "please", "stop", "music", "now")
 EVIL = "<img src=x onerror=alert(1)>"
+
+
+def rows_of(cfg: Config) -> list[dict[str, Any]]:
+    """The rows of a corpus in the order of its tables."""
+    with explore.opened(cfg) as session:
+        return [dict(row) for row in session.corpus.page(Filter(), Order(column=ROW), 500)]
+
+
+def num_rows_of(arguments: tuple[str, str]) -> int:
+    """How many rows a corpus has, in a process of its own, which can import this file and no file of tests."""
+    path, text = arguments
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return len(rows_of(Config.model_validate_json(text).model_copy(update={"work": path})))
 
 
 @dataclass

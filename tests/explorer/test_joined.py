@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from explorer_process import NUM, config_of, make_corpus
+from explorer_process import NUM, config_of, make_corpus, num_rows_of, rows_of
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
 from voxstill.explorer import joined
@@ -20,11 +19,6 @@ from voxstill.pipeline import label as labelling
 from voxstill.storage import corrections, joined_file, removals, tables, workdir
 from voxstill.storage.corrections import Correction
 from voxstill.storage.store import Store
-
-
-def rows_of(cfg: Config) -> list[dict[str, Any]]:
-    with explore.opened(cfg) as session:
-        return [dict(row) for row in session.corpus.page(Filter(), Order(column=ROW), 500)]
 
 
 @pytest.fixture
@@ -130,16 +124,10 @@ def test_two_rows_of_an_id_are_one(cfg: Config) -> None:
     assert rows_of(cfg) == before
 
 
-def _open(arguments: tuple[str, str]) -> int:
-    path, text = arguments
-    os.environ["OMP_NUM_THREADS"] = "1"
-    return len(rows_of(Config.model_validate_json(text).model_copy(update={"work": path})))
-
-
 def test_processes_that_open_it_at_once_do_not_spoil_it(cfg: Config) -> None:
     arguments = (cfg.work, cfg.model_dump_json(exclude_unset=True))
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_open, [arguments] * 3) == [NUM] * 3
+        assert pool.map(num_rows_of, [arguments] * 3) == [NUM] * 3
     folder = path_of(cfg).parent
     assert {path.name for path in folder.iterdir()} == {joined_file.FILE, "lock"}
 

@@ -134,9 +134,9 @@ def test_the_steps_just_before_a_hang_are_in_the_file(run: RunDir, monkeypatch: 
 
 
 def test_of_64_ranks_a_stopped_one_is_told_by_its_step(run: RunDir) -> None:
-    for rank in range(64):
-        write(run, rank, step=5 if rank == 17 else 6)
     with TrainingMetrics(run) as source:
+        for rank in range(64):
+            write(run, rank, step=5 if rank == 17 else 6)
         until(lambda: value_of(source, "steps_total", "63"))
         assert [rank for rank in range(64) if value_of(source, "steps_total", str(rank)) == 5] == [17]
 
@@ -146,8 +146,6 @@ def test_of_ranks_that_others_have_started_the_first_of_each_machine_serves(
 ) -> None:
     for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    for rank in range(4):
-        write(run, rank, host=socket.gethostname() if rank > 1 else "another")
     served = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
@@ -156,6 +154,9 @@ def test_of_ranks_that_others_have_started_the_first_of_each_machine_serves(
             assert (made is None) == (source is None)
             if source is not None:
                 served.append(rank)
+                for other in range(4):
+                    host = socket.gethostname() if other > 1 else "another"
+                    write(run, other, host=host, step=3 + rank)
                 until(lambda source=source: value_of(source, "steps_total", "2"))
                 assert value_of(source, "steps_total", "0") is None
     endpoint.end()
