@@ -73,7 +73,7 @@ def test_each_rank_has_its_own_figures_and_the_run_those_of_the_first(run: RunDi
 def test_ranks_of_an_earlier_process_are_not_shown_until_they_write_anew(run: RunDir) -> None:
     pid = os.getpid()
     write(run, 0, loss=0.9, at=10.0, progress=0.5)
-    write(run, 1, loss=0.9, at=10.0, progress=0.5)
+    write(run, 1, loss=math.nan, at=10.0, progress=0.5)
     write(run, 2, pid=pid, born=process.started(pid), host=socket.gethostname(), machine=process.machine(), step=7)
     with TrainingMetrics(run) as source:
         until(lambda: value_of(source, "steps_total", "2") == 7)  # it began before this one, and lives
@@ -136,7 +136,7 @@ def test_the_steps_just_before_a_hang_are_in_the_file(run: RunDir, monkeypatch: 
 def test_of_64_ranks_a_stopped_one_is_told_by_its_step(run: RunDir) -> None:
     with TrainingMetrics(run) as source:
         for rank in range(64):
-            write(run, rank, step=5 if rank == 17 else 6)
+            write(run, rank, step=5 if rank == 17 else 6, at=1.0)
         until(lambda: value_of(source, "steps_total", "63"))
         assert [rank for rank in range(64) if value_of(source, "steps_total", str(rank)) == 5] == [17]
 
@@ -156,7 +156,7 @@ def test_of_ranks_that_others_have_started_the_first_of_each_machine_serves(
                 served.append(rank)
                 for other in range(4):
                     host = socket.gethostname() if other > 1 else "another"
-                    write(run, other, host=host, step=3 + rank)
+                    write(run, other, host=host, at=1.0 + rank)
                 until(lambda source=source: value_of(source, "steps_total", "2"))
                 assert value_of(source, "steps_total", "0") is None
     endpoint.end()

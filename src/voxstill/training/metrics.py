@@ -59,7 +59,7 @@ class TrainingMetrics:
     def __init__(self, run: RunDir, host: str | None = None) -> None:
         self._run, self._host = run, host
         self._states: Mapping[int, RankState] = {}
-        self._before: Mapping[int, RankState] = {}  # of processes that trained before, until a rank writes anew
+        self._before: Mapping[int, tuple[object, ...]] = {}  # beats of earlier processes, until a rank gives another
         self._first: RankState | None = None
         self._is_running = False
         self._start = time.time()
@@ -67,7 +67,7 @@ class TrainingMetrics:
 
     def __enter__(self) -> TrainingMetrics:
         self._is_running = True
-        self._before = read_states(self._run)
+        self._before = {rank: _beat(state) for rank, state in read_states(self._run).items()}
         METRICS.add(f"training {self._run.path.name}", self)
         METRICS.add("disk of the experiment", Disk("experiment", str(self._run.path)))
         self._reading.__enter__()
@@ -146,13 +146,18 @@ class TrainingMetrics:
         own = {
             rank: state
             for rank, state in states.items()
-            if self._host in (None, state.host) and (state != self._before.get(rank) or state.is_alive_here())
+            if self._host in (None, state.host) and (_beat(state) != self._before.get(rank) or state.is_alive_here())
         }
         for rank, state in self._states.items():  # a rank that has left is known as it was last
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))
         if self._first is None:
             self._first = next((state for state in own.values() if state.loss is not None), None)
+
+
+def _beat(state: RankState) -> tuple[object, ...]:
+    """Which sign of life of which process it is; figures such as the loss may be NaN, which equals nothing."""
+    return state.host, state.pid, state.born, state.at
 
 
 @contextlib.contextmanager
