@@ -41,7 +41,9 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(
         Turn(start_ms=400, end_ms=1000, speaker=2),
     ]
     assert registry.identity_of(Diarize.model_validate({"name": "halves", "split_ms": 1000})) == {"name": "halves"}
-    assert "diarize.split_ms" in [f"diarize.{name}" for _, kind in registry.all_options() for name in kind.model_fields]
+    assert "diarize.split_ms" in [
+        f"diarize.{name}" for _, kind in registry.ENGINES.all() for name in kind.Options.model_fields
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.pipeline.options import explained
-from voxstill.teachers import registry
+from voxstill.teachers.registry import TEACHERS
 
 
 def test_every_option_is_explained_with_its_sentence() -> None:
@@ -16,8 +16,8 @@ def test_every_option_is_explained_with_its_sentence() -> None:
     assert [option.path for option in config.options()] == [
         path for path in paths if path in {o.path for o in config.options()}
     ]
-    for name, kind in registry.all_options():
-        for option in config.options(kind, "teacher."):
+    for name, teacher in TEACHERS.all():
+        for option in config.options(teacher.Options, "teacher."):
             assert any(row.path == option.path and row.meaning.startswith(f"({name}) ") for row in rows)
     assert all(row.meaning.strip().endswith((".", ")")) for row in rows if row.path != "work")
 

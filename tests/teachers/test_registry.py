@@ -49,7 +49,7 @@ def test_a_new_file_is_a_teacher_under_its_name_and_is_not_imported_to_be_listed
     assert "new-one" in registry.TEACHERS.names()
     assert "voxstill.teachers.new_one" not in sys.modules
     assert type(registry.create(config.Teacher(name="new-one"))).__name__ == "NewTeacher"
-    assert "new-one" in [name for name, _ in registry.all_options()]
+    assert "new-one" in [name for name, _ in registry.TEACHERS.all()]
 
 
 def test_a_teacher_gets_its_own_options() -> None:
@@ -185,5 +185,5 @@ def test_another_package_cannot_take_the_name_of_a_teacher_of_ours(
     with pytest.raises(ConfigError, match="the package `other-echo` has a teacher `echo`"):
         registry.create(config.Teacher(name="echo"))
     with caplog.at_level("WARNING"):
-        assert [name for name, _ in registry.all_options()].count("echo") == 1
+        assert [name for name, _ in registry.TEACHERS.all()].count("echo") == 1
     assert "left out: the package `other-echo`" in caplog.text

@@ -13,11 +13,13 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions, entry_points
+from importlib.util import find_spec
 from typing import Generic, TypeVar, cast
 
+from voxstill.core.config import Section
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 
@@ -30,6 +32,25 @@ class Misfit:
 
     why: str
     fix: str
+
+
+def class_misfit(value: object, methods: Sequence[str], protocol: str) -> Misfit | None:
+    """What a class lacks of a protocol of these methods and a class `Options`."""
+    if not isinstance(value, type):
+        return Misfit(f"{value!r} is no class", f"name a class that follows `{protocol}`")
+    if missing := missing_methods(value, methods):
+        why = f"`{value.__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
+        return Misfit(why, f"give it the methods of `{protocol}`")
+    options = getattr(value, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, Section)):
+        why = f"`{value.__name__}.Options` is no class of options"
+        return Misfit(why, "give it a class `Options` below `voxstill.core.config.Section`")
+    return None
+
+
+def missing_methods(value: object, methods: Sequence[str]) -> list[str]:
+    """Those of the methods that an object has not."""
+    return [method for method in methods if not callable(getattr(value, method, None))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +90,18 @@ class Registry(Generic[T]):
         """Import the one of that name; ConfigError where `check_name` or the import fails."""
         self.check_name(name)
         return self.find_built_in(name) if name in self.built_in() else self.find_plugin(name)
+
+    def find_installed(self, name: str) -> T:
+        """Import the one of that name; ConfigError where `find` fails, or the package that it `needs` is missing."""
+        value = self.find(name)
+        package, extra = getattr(value, "needs", ("", ""))
+        if package and find_spec(package) is None:
+            raise ConfigError(
+                f"the {self.noun} `{name}` is not installed",
+                why=f"there is no package `{package}` here",
+                fix=f"pip install 'voxstill[{extra}]'",
+            )
+        return value
 
     def check_name(self, name: str) -> None:
         """Raise ConfigError where there is none of that name, or where another package has taken one of voxstill's."""
@@ -118,6 +151,20 @@ class Registry(Generic[T]):
                 f"the {self.noun} {label} does not fit this version of voxstill", why=misfit.why, fix=misfit.fix
             )
         return cast("T", value)
+
+    def all(self) -> Iterator[tuple[str, T]]:
+        """Name and value of all that can be imported; a broken plug-in is left out, and named in a warning."""
+        self.warn_of_taken_names()
+        for name in self.built_in():
+            with contextlib.suppress(ConfigError):
+                yield name, self.find_built_in(name)
+        for name in self.plugins():
+            try:
+                value = self.find_plugin(name)
+            except ConfigError as error:
+                log.warning("left out: %s: %s", error.what, error.why)
+                continue
+            yield name, value
 
     def warn_of_taken_names(self) -> None:
         """Warn of each plug-in that has the name of one of voxstill and is therefore left out."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from importlib.util import find_spec
+from functools import partial
 from typing import cast
 
 from voxstill.core import config
 from voxstill.core.config import Diarize, identity
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import log
-from voxstill.core.plugins import Misfit, Registry
+from voxstill.core.plugins import Registry, class_misfit
 from voxstill.diarization.turns import DiarizationEngine
 
 METHODS = ("load", "turns", "close")
@@ -25,15 +22,7 @@ def create(section: Diarize) -> DiarizationEngine | None:
     if section.name is None:
         _refuse_options_of_none(section)
         return None
-    engine = ENGINES.find(section.name)
-    package, extra = getattr(engine, "needs", ("", ""))
-    if package and find_spec(package) is None:
-        raise ConfigError(
-            f"the diarization engine `{section.name}` is not installed",
-            why=f"there is no package `{package}` here",
-            fix=f"pip install 'voxstill[{extra}]'",
-        )
-    return engine(_options(section))
+    return ENGINES.find_installed(section.name)(_options(section))
 
 
 def identity_of(section: Diarize) -> dict[str, object]:
@@ -42,21 +31,6 @@ def identity_of(section: Diarize) -> dict[str, object]:
         _refuse_options_of_none(section)
         return {}
     return {"name": section.name, **identity(_options(section))}
-
-
-def all_options() -> Iterator[tuple[str, type[config.Section]]]:
-    """Name and options class of every engine; a broken plug-in is left out, and named."""
-    ENGINES.warn_of_taken_names()
-    for name in ENGINES.built_in():
-        with contextlib.suppress(ConfigError):
-            yield name, ENGINES.find_built_in(name).Options
-    for name in ENGINES.plugins():
-        try:
-            options = ENGINES.find_plugin(name).Options
-        except ConfigError as error:
-            log.warning("left out: %s: %s", error.what, error.why)
-            continue
-        yield name, options
 
 
 def _options(section: Diarize) -> config.Section:
@@ -74,24 +48,10 @@ def _refuse_options_of_none(section: Diarize) -> None:
         )
 
 
-def _misfit(engine: object) -> Misfit | None:
-    """What of the protocol an engine lacks."""
-    fix = "give it the methods of `voxstill.diarization.turns.DiarizationEngine`"
-    if not isinstance(engine, type):
-        return Misfit(f"{engine!r} is no class", "name the class of the engine")
-    if missing := [method for method in METHODS if not callable(getattr(engine, method, None))]:
-        return Misfit(f"`{engine.__name__}` has no method {' and no '.join(f'`{name}`' for name in missing)}", fix)
-    own_options = getattr(engine, "Options", None)
-    if not (isinstance(own_options, type) and issubclass(own_options, config.Section)):
-        why = f"`{engine.__name__}.Options` is no class of options"
-        return Misfit(why, "give it a class `Options` below `voxstill.core.config.Section`")
-    return None
-
-
 ENGINES: Registry[type[DiarizationEngine]] = Registry(
     noun="diarization engine",
     option="diarize.name",
     package="voxstill.diarization.engines",
     group="voxstill.diarization",
-    misfit=_misfit,
+    misfit=partial(class_misfit, methods=METHODS, protocol="voxstill.diarization.turns.DiarizationEngine"),
 )

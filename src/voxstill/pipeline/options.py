@@ -6,16 +6,15 @@ import difflib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.plugins import Registry
-from voxstill.diarization import registry as diarization
-from voxstill.teachers import registry
-
-T = TypeVar("T")
+from voxstill.diarization.registry import ENGINES
+from voxstill.diarization.turns import DiarizationEngine
+from voxstill.teachers.registry import TEACHERS
+from voxstill.teachers.teacher import Teacher
 
 
 def explained(section: str | None) -> list[config.Option]:
@@ -73,20 +72,22 @@ def _options() -> Iterator[config.Option]:
                     + ", ".join(f"{key}: {value}" for key, value in settings.items())
                     + ".",
                 )
-            for name, options in registry.all_options():
-                yield from _options_of(registry.TEACHERS, "teacher", name, options)
+            yield from _options_of(TEACHERS)
         if row.path == "diarize.name":
-            for name, options in diarization.all_options():
-                yield from _options_of(diarization.ENGINES, "diarize", name, options)
+            yield from _options_of(ENGINES)
 
 
-def _options_of(plugins: Registry[T], section: str, name: str, options: type[config.Section]) -> list[config.Option]:
-    """The options of a teacher or engine; none, with a warning, where another package's code does not say them."""
-    try:
-        rows = [replace(row, meaning=f"({name}) {row.meaning}") for row in config.options(options, f"{section}.")]
-        return [replace(row, default=json.loads(json.dumps(row.default, default=str))) for row in rows]
-    except Exception as error:
-        if name in plugins.built_in():
-            raise
-        log.warning("left out: the options of the %s `%s`: %s: %s", plugins.noun, name, type(error).__name__, error)
-        return []
+def _options_of(registry: Registry[type[Teacher]] | Registry[type[DiarizationEngine]]) -> Iterator[config.Option]:
+    """The options of all teachers or engines; a plug-in whose code does not say them is left out with a warning."""
+    prefix = f"{registry.option.partition('.')[0]}."
+    for name, kind in registry.all():
+        try:
+            rows = [replace(row, meaning=f"({name}) {row.meaning}") for row in config.options(kind.Options, prefix)]
+            rows = [replace(row, default=json.loads(json.dumps(row.default, default=str))) for row in rows]
+        except Exception as error:
+            if name in registry.built_in():
+                raise
+            why = f"{type(error).__name__}: {error}"
+            log.warning("left out: the options of the %s `%s`: %s", registry.noun, name, why)
+        else:
+            yield from rows

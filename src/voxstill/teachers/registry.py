@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from importlib.util import find_spec
+from dataclasses import replace
 from typing import get_args
 
 from pydantic import SecretBytes, SecretStr
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import log
-from voxstill.core.plugins import Misfit, Registry
+from voxstill.core.plugins import Misfit, Registry, class_misfit
 from voxstill.storage.redaction import redact_options
 from voxstill.teachers.teacher import Teacher
 
@@ -46,53 +45,17 @@ def _types(annotation: object) -> set[object]:
 
 def find(name: str) -> type[Teacher]:
     """Import the class of a teacher; ConfigError for an unknown name or a package that is not installed."""
-    TEACHERS.check_name(name)
-    return _find_built_in(name) if name in TEACHERS.built_in() else TEACHERS.find_plugin(name)
-
-
-def all_options() -> list[tuple[str, type[config.Section]]]:
-    """Name and options class of every teacher whose package is installed; a broken plug-in is left out, and named."""
-    TEACHERS.warn_of_taken_names()
-    options = []
-    for name in TEACHERS.built_in():
-        with contextlib.suppress(ConfigError):
-            options.append((name, _find_built_in(name).Options))
-    for name in TEACHERS.plugins():
-        try:
-            options.append((name, TEACHERS.find_plugin(name).Options))
-        except ConfigError as error:
-            log.warning("left out: %s: %s", error.what, error.why)
-    return options
-
-
-def _find_built_in(name: str) -> type[Teacher]:
-    """Import a teacher of voxstill; ConfigError where the package that it `needs` is not installed."""
-    teacher = TEACHERS.find_built_in(name)
-    package, extra = getattr(teacher, "needs", ("", ""))
-    if package and find_spec(package) is None:
-        raise ConfigError(
-            f"the teacher `{name}` is not installed",
-            why=f"there is no package `{package}` here",
-            fix=f"pip install 'voxstill[{extra}]'",
-        )
-    return teacher
+    return TEACHERS.find_installed(name)
 
 
 def _misfit(teacher: object) -> Misfit | None:
     """What of the protocol a teacher lacks."""
-    fix = "give it the methods of `voxstill.teachers.teacher.Teacher`"
-    if not isinstance(teacher, type):
-        return Misfit(f"{teacher!r} is no class", "name the class of the teacher")
-    if missing := [method for method in METHODS if not callable(getattr(teacher, method, None))]:
-        formerly = [f"`{old}` is now `{new}`" for new, old in FORMER_METHODS.items() if new in missing]
-        why = f"`{teacher.__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
-        return Misfit(why, "; ".join([fix, *formerly]))
-    own_options = getattr(teacher, "Options", None)
-    if not (isinstance(own_options, type) and issubclass(own_options, config.Section)):
-        why = f"`{teacher.__name__}.Options` is no class of options"
-        return Misfit(why, "give it a class `Options` below `voxstill.core.config.Section`")
+    misfit = class_misfit(teacher, METHODS, "voxstill.teachers.teacher.Teacher")
+    if misfit is not None:
+        formerly = [f"`{old}` is now `{new}`" for new, old in FORMER_METHODS.items() if hasattr(teacher, old)]
+        return replace(misfit, fix="; ".join([misfit.fix, *formerly]))
     if not hasattr(teacher, "reads_texts"):
-        why = f"`{teacher.__name__}` does not say whether it `reads_texts`"
+        why = f"`{getattr(teacher, '__name__', teacher)}` does not say whether it `reads_texts`"
         return Misfit(why, "set `reads_texts: ClassVar[bool] = False`")
     return None
 
