@@ -61,7 +61,7 @@ class Browser:
         os.close(write)
         target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
         self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        for domain in ("Page", "Runtime", "Network"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             self._ask(f"{domain}.enable")
         return self
 
@@ -123,7 +123,7 @@ class Browser:
             reply = self._next()
             if reply.get("method") == "Network.requestWillBeSent":
                 self.network.append(reply["params"]["request"]["url"])
-            if reply.get("method") == "Runtime.exceptionThrown":
+            if _is_error(reply):
                 self.errors.append(json.dumps(reply["params"])[:2000])
             if reply.get("id") == number:
                 assert "error" not in reply, reply
@@ -138,3 +138,13 @@ class Browser:
         data, _, self._rest = self._rest.partition(b"\0")
         message: dict[str, Any] = json.loads(data)
         return message
+
+
+def _is_error(event: dict[str, Any]) -> bool:
+    """Whether the console shows an event as an error: an exception, `console.error`, a failed request, a policy."""
+    method, params = event.get("method"), event.get("params", {})
+    return (
+        method == "Runtime.exceptionThrown"
+        or (method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"))
+        or (method == "Log.entryAdded" and params["entry"]["level"] == "error")
+    )

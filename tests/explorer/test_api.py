@@ -8,13 +8,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 from explorer_process import NUM, ExplorerProcess, exploring, make_corpus, write_config
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
+from voxstill.explorer.errors import RequestError
 from voxstill.filtering.rules import NAMES
+from voxstill.pipeline import explore
+from voxstill.pipeline import remove as removing
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.storage import corrections, tables, workdir
 from voxstill.storage.store import Store
@@ -196,3 +200,15 @@ def test_a_stretch_of_a_long_source_is_sought_and_not_decoded_from_the_start(tmp
         data = explorer.get(f"utterances/{row['row']}/audio").content
     start = row["start_ms"] * 16
     assert np.array_equal(codec.decode(data).samples_T, samples_T[start : start + 16 * row["duration_ms"]])
+
+
+def test_a_judgement_of_what_was_removed_a_moment_ago_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    cfg = make_corpus(tmp_path)
+    with explore.opened(cfg, edit=True) as session:
+        number = session.corpus.numbers_of(["u001"])["u001"]
+        session.judge(number, "right", None)
+        removing.remove(cfg, ["u001"])
+        with pytest.raises(RequestError, match="was removed"):
+            session.judge(number, "right", None)
+    assert corrections.latest(Store(cfg.work)) == {}
+    assert tables.parts(Store(cfg.work), corrections.PREFIX) == []

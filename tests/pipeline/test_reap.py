@@ -239,6 +239,7 @@ LATE_RANK = """
 import os, pathlib, sys, time
 while os.getppid() == int(os.environ["LAUNCHER"]):
     time.sleep(0.01)
+time.sleep(1)
 from voxstill.core import run_mark
 with run_mark.marked("train", sys.argv[1]):
     pathlib.Path(sys.argv[1], "began").touch()
@@ -247,14 +248,18 @@ with run_mark.marked("train", sys.argv[1]):
 
 
 @pytest.mark.skipif(b"torch" in Path("/proc/1/cmdline").read_bytes(), reason="torchrun takes in orphans here")
-def test_a_rank_of_which_torchrun_is_gone_before_it_begins_is_left_over(tmp_path: Path, fast: None) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_rank_of_which_torchrun_is_gone_before_it_begins_is_left_over(
+    has_begun: bool, tmp_path: Path, fast: None
+) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, LATE_RANK, tmp_path], stdout=subprocess.PIPE)
     assert launcher.stdout is not None
     rank = Process.of(int(launcher.stdout.readline()))
     launcher.kill()
     launcher.wait()
     launcher.stdout.close()
-    until((tmp_path / "began").exists)
+    if has_begun:
+        until((tmp_path / "began").exists)
     try:
         if Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1] == "1":
             assert ended_pids(reap(str(tmp_path), end=True)) == {rank.pid}

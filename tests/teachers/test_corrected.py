@@ -13,6 +13,8 @@ from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import TeacherError
 from voxstill.core.records import Label, Utterance
+from voxstill.labelling import label
+from voxstill.labelling.transcribe import Transcribe
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.storage import corrections, tables, workdir
@@ -116,3 +118,12 @@ def test_a_judgement_of_other_audio_is_not_taken(cfg: Config) -> None:
     row = corrections.latest(work)["u1"]
     corrections.append(work, [Correction(**{**tables.to_columns(row), "audio": "0" * 16, "time": "2027"})])  # type: ignore[arg-type]
     assert labels_of(corrected(cfg))["u1"].error == "nobody has judged it"
+
+
+def test_labels_have_no_judgement_that_came_after_they_were_named(cfg: Config) -> None:
+    judge(cfg, "u1", "right")
+    task = label.task(corrected(cfg).teacher)
+    Transcribe(task).open()
+    judge(cfg, "u2", "right")
+    with pytest.raises(TeacherError, match="was changed while labelling began"):
+        Transcribe(task).open()

@@ -18,6 +18,9 @@ def pretrain(
 ) -> Result:
     """Pre-train a model on audio without labels, for students to start from."""
     cfg = options.load(base=config_file)
-    from voxstill.pipeline import pretrain as pretraining
+    from voxstill.pipeline.marks import marked_as
 
-    return pretraining.pretrain(cfg, experiment)
+    with marked_as("pretrain", cfg):  # before torch is loaded: `reap` finds a rank by its work folder from here on
+        from voxstill.pipeline import pretrain as pretraining
+
+        return pretraining.pretrain(cfg, experiment)

@@ -18,6 +18,9 @@ def train(
 ) -> Result:
     """Train a student in an experiment folder; the same command again resumes it."""
     cfg = options.load(base=config_file)
-    from voxstill.pipeline import train as training  # after a wrong option is reported: it loads torch
+    from voxstill.pipeline.marks import marked_as
 
-    return training.train(cfg, experiment)
+    with marked_as("train", cfg):  # before torch is loaded: `reap` finds a rank by its work folder from here on
+        from voxstill.pipeline import train as training
+
+        return training.train(cfg, experiment)

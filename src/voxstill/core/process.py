@@ -98,7 +98,7 @@ def processes() -> Iterator[ProcessInfo]:
                     parent=int(fields[_PARENT]),
                     age_s=max(0.0, uptime_s - int(fields[_BIRTH]) / ticks_per_s),
                     memory_bytes=int(fields[_PAGES]) * page_bytes,
-                    command_line=_command_line(pid),
+                    command_line=command_line(pid),
                 )
 
 
@@ -189,7 +189,8 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """The words of its command line, separated by spaces; OSError where it has ended or is hidden."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return " ".join(words.split())
 

@@ -109,13 +109,28 @@ def of_process(pid: int) -> RunMark | None:
         if target.startswith(f"/memfd:{_MEMORY_FILE} "):
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 return RunMark.from_json(file.read(_MOST_BYTES))
+    prefix = f"{VARIABLE}=".encode()
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        texts = [line.removeprefix(prefix) for line in _environment_of(pid) if line.startswith(prefix)]
     except OSError:
         return None
-    prefix = f"{VARIABLE}=".encode()
-    texts = [line.removeprefix(prefix) for line in environment.split(b"\0") if line.startswith(prefix)]
     return RunMark.from_json(texts[0]) if texts else None
+
+
+def is_rank(pid: int) -> bool:
+    """Whether torchrun has started this process as a rank.
+
+    The variables of a rank are inherited by all that it starts, but torchrun makes ranks alone leaders of a session.
+    """
+    try:
+        names = {line.partition(b"=")[0].decode(errors="replace") for line in _environment_of(pid)}
+        return names >= _OF_RANKS and os.getsid(pid) == pid
+    except OSError:
+        return False
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,11 +214,8 @@ _OF_RANKS = frozenset({"TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK"})
 
 
 def _launcher() -> Process | None:
-    """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process.
-
-    The variables of a rank are inherited by all that it starts, but torchrun makes ranks alone leaders of a session.
-    """
-    if not world.environment().keys() >= _OF_RANKS or os.getsid(0) != os.getpid():
+    """The torchrun that has started this process as a rank. Asked once: an orphan's parent is another process."""
+    if not is_rank(os.getpid()):
         return None
     parent = os.getppid()
     with contextlib.suppress(OSError):

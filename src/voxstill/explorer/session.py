@@ -135,6 +135,9 @@ class Session:
         )
         with self._lock:
             corrections.append(self._work, [correction])
+            if row["id"] in removals.of(self._work, self.facts.utterances):  # its removal may have erased before
+                corrections.erase(self._work, [row["id"]])
+                raise RequestError(404, "the utterance was removed meanwhile")
             self.corpus.judge(number, None if judgement == "withdrawn" else judgement, correction.text)
         return self.row(number)
 

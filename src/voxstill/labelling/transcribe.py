@@ -29,9 +29,17 @@ class Transcribe(StageWork):
     _teacher: Teacher = field(init=False, repr=False, compare=False)
 
     def open(self) -> None:
-        """Load the teacher."""
+        """Load the teacher; TeacherError where what it reads was changed since the labels were named after it."""
         self._teacher = registry.create(self.task.teacher)
         self._teacher.load()
+        if getattr(self._teacher, "revision_may_change", False):
+            name = self.task.teacher.name
+            if f"{name}@{self._teacher.revision()}" != self.task.name:
+                raise TeacherError(
+                    f"what the teacher `{name}` reads was changed while labelling began",
+                    why="its labels are named after what it read before",
+                    fix="run the same command again",
+                )
 
     def __call__(
         self, utterances: Sequence[Utterance], payload: read_utterances.Decoded

@@ -26,6 +26,8 @@ GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: a rank writes a checkpoint."""
 _PASSES = 5
 """What has been started meanwhile, and what is left over only now that its own parent is ended, comes in the next."""
+_BEGINS_S = 10.0
+"""The age at which a process has loaded its configuration."""
 _SETTLE_S = 1.0
 """A cluster of others may start another worker for one that was ended, until it sees that the driver is gone."""
 
@@ -146,6 +148,7 @@ def reap(folder: str | None = None, *, end: bool = False) -> ReapResult:
             fix="end them by hand",
         )
     root = None if folder is None else normalize_root(folder)
+    _wait_for_ranks_that_begin()
     left, num_not_judged = _left_processes(root)
     segments, folders = [*_left_segments(left), *_left_semaphores(root)], _left_folders(root)
     processes = {left_process.info.process: left_process for left_process in left}
@@ -175,6 +178,22 @@ def _left_processes(root: str | None) -> tuple[list[_LeftProcess], int]:
         elif mark.has_ended and not info.process.has_ended:
             left.append(_LeftProcess(info, mark))
     return left, num_not_judged
+
+
+def _wait_for_ranks_that_begin() -> None:
+    """Wait for ranks whose torchrun is gone and that do not bear a mark with their folder yet: for some moments none
+    does. One that was stopped before is left alone."""
+    while any(info.age_s < _BEGINS_S and _begins(info) for info in process.processes()):
+        time.sleep(0.1)
+
+
+def _begins(info: ProcessInfo) -> bool:
+    pid = info.process.pid
+    with contextlib.suppress(OSError):
+        if not run_mark.is_rank(pid) or "torch" in process.command_line(info.parent):
+            return False
+    mark = run_mark.of_process(pid)
+    return mark is None or (mark.owner.pid == pid and not mark.folders)
 
 
 def _is_of(root: str | None, mark: RunMark) -> bool:

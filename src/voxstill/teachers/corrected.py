@@ -36,6 +36,8 @@ class CorrectedTeacher:
 
     Options: ClassVar[type[Section]] = CorrectedOptions
     reads_texts: ClassVar[bool] = False
+    revision_may_change: ClassVar[bool] = True
+    """People judge while labelling begins."""
 
     def __init__(self, options: CorrectedOptions) -> None:
         self._of = options.of

@@ -7,7 +7,8 @@ may also set how many calls of `transcribe_batch` run at once, in threads: `call
 engine with continuous batching full, since one chunk begins while another ends. The default is one. A teacher with a
 grammar can have a method `without_grammar`: it returns the same teacher for free speech, which `voxstill run` judges
 too, or None where there is none. One whose engine reports figures of itself can have a method `figures`, asked for
-after each batch: it returns a `core.metrics.figures.ModelFigures`, or None.
+after each batch: it returns a `core.metrics.figures.ModelFigures`, or None. One whose `revision` may change while
+labelling begins says `revision_may_change: ClassVar[bool] = True`: each worker compares it with that of the recipe.
 """
 
 from __future__ import annotations
