@@ -1,6 +1,7 @@
-"""Files of a WORK that belong to no table: the record of removed utterances, and unpacked copies of compressed files.
+"""Files of a WORK that belong to no table: the record of removed utterances, what people judged, and unpacked copies of
+compressed files.
 
-No step of a configuration makes the record again, and only `voxstill index` unpacks a file once more.
+No step of a configuration makes the first two again, and only `voxstill index` unpacks a file once more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from voxstill.core.errors import VoxstillError
 from voxstill.core.records import Label, Utterance, content_hash
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.check_table import IS_MISSING
-from voxstill.storage import removals, tables
+from voxstill.storage import corrections, removals, tables
 from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
 from voxstill.storage.uri import ByteRange, split_range
@@ -24,10 +25,12 @@ _RECORD_FIX = "put a copy of it back, or delete it and run `voxstill remove` aga
 def file_faults(work: Store) -> tuple[int, dict[str, str]]:
     """How many files were read, and why each of those that are broken or missing is."""
     record, unpacked = list(tables.parts(work, removals.PREFIX)), _unpacked(work)
+    judged = tables.parts(work, corrections.PREFIX)
     faults = {key: fault for key in record if (fault := _record_fault(work, key)) is not None}
     if not faults and (num := _num_forgotten(work)):
         why = f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
         faults[removals.PREFIX] = f"{why}; {_RECORD_FIX}"
+    faults |= {key: fault for key in judged if (fault := _judgement_fault(work, key)) is not None}
     there = {entry.key: entry.num_bytes for entry in work.list(_UNPACKED)}
     for key, recordings in unpacked.items():
         if key not in there:
@@ -35,7 +38,7 @@ def file_faults(work: Store) -> tuple[int, dict[str, str]]:
         elif num := sum(_is_other(work, key, there[key], *member) for member in recordings.items()):
             why = f"{num:,} recordings in it are not what was indexed"
             faults[key] = f"{why}; delete it, and `voxstill index` unpacks it again"
-    return len(record) + len(unpacked), faults
+    return len(record) + len(judged) + len(unpacked), faults
 
 
 def _record_fault(work: Store, key: str) -> str | None:
@@ -43,6 +46,14 @@ def _record_fault(work: Store, key: str) -> str | None:
         tables.to_arrow(work.read(key), Removal, work.uri(key))
     except VoxstillError as error:
         return f"{error.why or error.what}; {_RECORD_FIX}"
+    return None
+
+
+def _judgement_fault(work: Store, key: str) -> str | None:
+    try:
+        corrections.read(work, key)
+    except VoxstillError as error:
+        return f"{error.why or error.what}; {corrections.FIX}"
     return None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import fingerprint
 from voxstill.storage import lease, tables
 from voxstill.storage.store import Store
@@ -17,6 +18,8 @@ from voxstill.storage.store import Store
 PREFIX = "corrections"
 """Where the table lies."""
 Judgement = Literal["right", "wrong", "corrected", "withdrawn"]
+FIX = "put a copy of it back, or delete it: its judgements are lost"
+"""What to do about a damaged part."""
 MANY_PARTS = 64
 """So many parts are joined to one by `compact`."""
 
@@ -50,8 +53,8 @@ def append(work: Store, corrections: Sequence[Correction]) -> None:
 
 
 def latest(work: Store) -> Mapping[str, Correction]:
-    """The judgement that counts of every utterance that has one, by its id."""
-    rows = sorted(tables.read(work, PREFIX, Correction), key=lambda row: row.time)
+    """The judgement that counts of every utterance that has one, by its id; DataError where a part is broken."""
+    rows = sorted(_rows(work), key=lambda row: row.time)
     last = {row.utterance_id: row for row in rows}
     return {id_: row for id_, row in last.items() if row.judgement != "withdrawn"}
 
@@ -61,7 +64,7 @@ def compact(work: Store) -> None:
     if len(tables.parts(work, PREFIX)) >= MANY_PARTS:
         with lease.hold(work, PREFIX, "explore") as held:
             keys = tables.parts(work, PREFIX)
-            _rewrite(work, keys, [row for key in keys for row in _read(work, key)], held)
+            _rewrite(work, keys, [row for key in keys for row in read(work, key)], held)
 
 
 def erase(work: Store, ids: Collection[str]) -> None:
@@ -70,7 +73,7 @@ def erase(work: Store, ids: Collection[str]) -> None:
         return
     with lease.hold(work, PREFIX, "remove") as held:
         for key in tables.parts(work, PREFIX):
-            rows = _read(work, key)
+            rows = read(work, key)
             kept = [row for row in rows if row.utterance_id not in ids]
             if len(kept) < len(rows):
                 _rewrite(work, [key], kept, held)
@@ -86,8 +89,23 @@ def _rewrite(work: Store, keys: Sequence[str], rows: Sequence[Correction], held:
             work.delete(key)
 
 
-def _read(work: Store, key: str) -> list[Correction]:
-    return tables.from_parquet(work.read(key), Correction, work.uri(key))
+def _rows(work: Store) -> list[Correction]:
+    """The rows of all parts; listed again where another process joins parts meanwhile."""
+    while True:
+        keys = tables.parts(work, PREFIX)
+        try:
+            return [row for key in keys for row in read(work, key)]
+        except VoxstillError:
+            if set(keys) <= set(tables.parts(work, PREFIX)):
+                raise
+
+
+def read(work: Store, key: str) -> list[Correction]:
+    """The rows of a part; DataError where they are not those that were written, by the hash in its name."""
+    rows = tables.from_parquet(work.read(key), Correction, work.uri(key))
+    if not key.endswith(f"/{_name(rows)}"):
+        raise DataError(f"`{work.uri(key)}` is damaged", why="its rows are not those that it is named after", fix=FIX)
+    return rows
 
 
 def _name(rows: Sequence[Correction]) -> str:
