@@ -127,7 +127,7 @@ def sources_of(cfg: Config) -> Sources:
     work = Store(cfg.work)
     source = recipes.finished_utterances(cfg)
     utterances = workdir.prefix("utterances", source.recipe)
-    verdicts = _verdicts(cfg)
+    verdicts = _verdicts(cfg, source.recipe)
     tables = [TableSource(role="utterances", prefix=utterances, kind=Utterance), *_labels(work, verdicts)]
     if verdicts is not None:
         tables.append(TableSource(role="scores", prefix=workdir.prefix("scores", verdicts.scores), kind=Score))
@@ -169,16 +169,16 @@ def _folder(cfg: Config) -> Iterator[Path]:
         yield temporary
 
 
-def _verdicts(cfg: Config) -> VerdictFigures | None:
-    """The verdicts of the configuration; or the only ones, where utterances were removed since."""
+def _verdicts(cfg: Config, utterances: str) -> VerdictFigures | None:
+    """The only verdicts of these utterances, whatever made them, or those of the configuration."""
     work = Store(cfg.work)
+    there = [workdir.named(work, VerdictFigures, recipe) for recipe in workdir.finished_recipes(work, "verdicts")]
+    of_utterances = [verdicts for verdicts in there if verdicts.utterances == utterances]
+    if len(of_utterances) == 1:
+        return of_utterances[0]
     try:
         return recipes.finished_verdicts(cfg)
     except DataError as error:
-        there = workdir.finished_recipes(work, "verdicts")
-        if len(there) == 1:
-            log.info("explore: verdicts %s are shown (%s)", there[0], error.what)
-            return workdir.named(work, VerdictFigures, there[0])
         if there:
             log.warning("explore: no scores are shown: %s", error.what)
         return None

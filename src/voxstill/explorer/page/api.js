@@ -69,5 +69,5 @@ export const seconds = (ms) => `${(ms / 1000).toFixed(1)}\u202fs`;
 export function length(ms) {
   const hours = ms / 3_600_000;
   if (hours < 1) return `${(ms / 60_000).toFixed(1)}\u202fmin`;
-  return `${number(hours >= 100 ? Math.round(hours) : Number(hours.toFixed(1)))}\u202fh`;
+  return `${hours >= 100 ? number(Math.round(hours)) : hours.toFixed(hours < 10 ? 2 : 1)}\u202fh`;
 }
