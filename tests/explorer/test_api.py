@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from explorer_process import NUM, ExplorerProcess, exploring, make_corpus, write_config
+from explorer_process import NUM, ExplorerProcess, exploring, make_corpus, make_experiments, write_config
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
@@ -21,6 +23,7 @@ from voxstill.pipeline import explore
 from voxstill.pipeline import remove as removing
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.storage import corrections, tables, workdir
+from voxstill.storage.corrections import Correction, Judgement
 from voxstill.storage.store import Store
 
 
@@ -198,6 +201,13 @@ def test_a_stretch_of_a_long_source_is_sought_and_not_decoded_from_the_start(tmp
     with exploring(tmp_path / "explorer", cfg.work, "--config", write_config(tmp_path, cfg)) as explorer:
         [row] = explorer.rows()
         data = explorer.get(f"utterances/{row['row']}/audio").content
+        touched_ns = os.stat(tmp_path / "long.flac").st_mtime_ns + 10**9
+        os.utime(tmp_path / "long.flac", ns=(touched_ns, touched_ns))
+        assert explorer.get(f"utterances/{row['row']}/audio").content == data
+        soundfile.write(tmp_path / "long.flac", samples_T[::-1], 16_000)
+        answer = explorer.get(f"utterances/{row['row']}/audio")
+        assert answer.status_code == 422
+        assert "changed since it was indexed" in answer.text
     start = row["start_ms"] * 16
     assert np.array_equal(codec.decode(data).samples_T, samples_T[start : start + 16 * row["duration_ms"]])
 
@@ -212,3 +222,80 @@ def test_a_judgement_of_what_was_removed_a_moment_ago_is_refused_and_leaves_noth
             session.judge(number, "right", None)
     assert corrections.latest(Store(cfg.work)) == {}
     assert tables.parts(Store(cfg.work), corrections.PREFIX) == []
+
+
+def test_what_is_removed_is_nowhere_a_second_later(tmp_path: Path) -> None:
+    cfg = make_corpus(tmp_path)
+    config = write_config(tmp_path, cfg)
+    with exploring(tmp_path / "explorer", cfg.work, *make_experiments(tmp_path, cfg), "--config", config) as explorer:
+        number = next(row["row"] for row in explorer.rows(limit=500) if row["id"] == "u001")
+        words = sum(group["words"] for group in explorer.get("experiments").json()["groups"]["speaker"])
+        removing.remove(cfg, [f"u{number:03}" for number in range(1, NUM)])
+        time.sleep(1.1)
+        assert explorer.get(f"utterances/{number}").status_code == 404
+        assert explorer.get(f"utterances/{number}/audio").status_code == 404
+        groups = explorer.get("experiments").json()["groups"]
+        assert sum(group["words"] for group in groups.get("speaker", [])) < words
+
+
+def test_numbers_and_texts_beyond_all_measure_are_refused_in_words(explorer: ExplorerProcess) -> None:
+    huge = "9" * 400
+    for path, parameters in (
+        ("rows", {"filter": json.loads(f'{{"where": [{{"column": "duration_ms", "min": {huge}}}]}}')}),
+        ("rows", {"after": [int(huge), 1], "order": "duration_ms"}),
+        ("rows", {"after": [1, int(huge)]}),
+        ("rows", {"after": ["\ud800", 1], "order": "speaker"}),
+        (f"utterances/{'1' * 5_000}", {}),
+        ("utterances/-1", {}),
+        ("utterances/²", {}),
+    ):
+        assert 400 <= explorer.get(path, **parameters).status_code < 500
+
+
+def test_explorers_of_one_corpus_see_each_others_judgements(tmp_path: Path) -> None:
+    cfg = make_corpus(tmp_path)
+    with explore.opened(cfg, edit=True) as one, explore.opened(cfg, edit=True) as other:
+        first, second, *_ = sorted(one.corpus.numbers_of(["u001", "u002"]).values())
+        one.judge(first, "right", None)
+        one.judge(second, "corrected", "what was said")
+        for session in (one, other):
+            session._refreshed_s = 0.0
+            session.refresh()
+            assert session.row(first)["judgement"] == "right"
+            assert session.row(second)["correction"] == "what was said"
+        other.judge(first, "withdrawn", None)
+        one._refreshed_s = 0.0
+        one.refresh()
+        assert one.row(first)["judgement"] is None
+
+
+def test_a_judgement_of_another_label_is_shown_as_what_it_says_of_this_one(tmp_path: Path) -> None:
+    cfg = make_corpus(tmp_path)
+    utterances = utterances_of(cfg)
+    judged: list[tuple[str, Judgement]] = [("u001", "right"), ("u002", "wrong")]
+    rows = [
+        Correction(
+            utterance_id=id_,
+            audio=utterances[id_].audio,
+            judgement=judgement,
+            label="of another teacher",
+            time=f"2026-01-0{number}",
+            judge="ada",
+        )
+        for number, (id_, judgement) in enumerate(judged, 1)
+    ]
+    corrections.append(Store(cfg.work), rows)
+    with explore.opened(cfg) as session:
+        right, wrong = (session.row(session.corpus.numbers_of([id_])[id_]) for id_ in ("u001", "u002"))
+    assert (right["judgement"], right["correction"]) == ("corrected", "of another teacher")
+    assert wrong["judgement"] is None
+
+
+def test_an_export_has_what_was_corrected(tmp_path: Path) -> None:
+    cfg = make_corpus(tmp_path)
+    config = write_config(tmp_path, cfg)
+    with exploring(tmp_path / "explorer", cfg.work, "--config", config, "--edit") as explorer:
+        number = next(row["row"] for row in explorer.rows(limit=500) if row["id"] == "u001")
+        explorer.judge({"row": number, "judgement": "corrected", "text": "what was said"})
+        answer = explorer.get("export", columns="id,judgement,correction", filter={"text": "u001"})
+        assert json.loads(answer.text) == {"id": "u001", "judgement": "corrected", "correction": "what was said"}

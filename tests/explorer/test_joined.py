@@ -145,8 +145,8 @@ def test_what_is_removed_is_gone_from_the_file_and_from_judgements(cfg: Config) 
     assert "u001" in {row["id"] for row in rows_of(cfg)}
     with explore.opened(cfg) as session:
         remove.remove(cfg, ["u001"])
-        session._looked_at_s = 0.0  # a second later
-        session.leave_out_removed()
+        session._refreshed_s = 0.0  # a second later
+        session.refresh()
         assert "u001" not in {row["id"] for row in session.corpus.page(Filter(), Order(column=ROW), 500)}
         assert session.corpus.totals(Filter())["utterances"] == NUM - 1
     assert not path_of(cfg).exists()

@@ -73,3 +73,20 @@ def test_joined_parts_have_the_same_judgements_and_a_reader_beside_it_sees_all(w
     assert len(tables.parts(work, corrections.PREFIX)) == 1
     assert corrections.latest(work) == known
     assert seen == [NUM] * 20
+
+
+def test_rows_that_an_interruption_left_twice_are_one_again(work: Store) -> None:
+    rows = [row for key in tables.parts(work, corrections.PREFIX) for row in corrections.read(work, key)]
+    corrections.append(work, rows)
+    corrections.compact(work)
+    [key] = tables.parts(work, corrections.PREFIX)
+    assert len(corrections.read(work, key)) == NUM
+
+
+def test_an_erasure_goes_on_behind_a_damaged_part_and_names_it(work: Store) -> None:
+    first, *_, last = tables.parts(work, corrections.PREFIX)
+    [row] = corrections.read(work, last)
+    work.replace(first, b"no parquet")
+    with pytest.raises(DataError, match="is damaged"):
+        corrections.erase(work, [row.utterance_id])
+    assert last not in tables.parts(work, corrections.PREFIX)

@@ -11,10 +11,11 @@ import soundfile
 
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import TeacherError
+from voxstill.core.errors import DataError, TeacherError
 from voxstill.core.records import Label, Utterance
 from voxstill.labelling import label
 from voxstill.labelling.transcribe import Transcribe
+from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import index as indexing
 from voxstill.pipeline import label as labelling
 from voxstill.storage import corrections, tables, workdir
@@ -127,3 +128,33 @@ def test_labels_have_no_judgement_that_came_after_they_were_named(cfg: Config) -
     judge(cfg, "u2", "right")
     with pytest.raises(TeacherError, match="was changed while labelling began"):
         Transcribe(task).open()
+
+
+def test_what_nobody_has_judged_is_no_failure(cfg: Config) -> None:
+    judge(cfg, "u1", "right")
+    judge(cfg, "u2", "wrong")
+    figures = labelling.label_utterances(corrected(cfg))
+    assert (figures.labels, figures.failed, figures.unjudged, figures.exit_code) == (NUM, 0, NUM - 1, 0)
+
+
+def test_a_label_that_was_judged_wrong_says_nothing_of_another_teachers(cfg: Config) -> None:
+    judge(cfg, "u1", "wrong", label="of another teacher")
+    echo = labels_of(cfg)
+    assert labels_of(corrected(cfg, f"of: {echo['u1'].recipe}"))["u1"].text == echo["u1"].text
+
+
+def test_where_all_judgements_were_taken_back_the_labels_are_those_of_the_other_teacher(cfg: Config) -> None:
+    echo = labels_of(cfg)
+    judge(cfg, "u1", "corrected", "what was said")
+    judge(cfg, "u1", "withdrawn")
+    labels = labels_of(corrected(cfg, f"of: {echo['u1'].recipe}"))
+    assert {id_: row.text for id_, row in labels.items()} == {id_: row.text for id_, row in echo.items()}
+
+
+def test_labels_of_older_judgements_are_not_taken_for_those_of_today(cfg: Config) -> None:
+    judge(cfg, "u1", "corrected", "what was said")
+    labels_of(corrected(cfg))
+    judge(cfg, "u1", "withdrawn")
+    judge(cfg, "u2", "right")
+    with pytest.raises(DataError, match="label"):
+        filtering.filter_labels(corrected(cfg))

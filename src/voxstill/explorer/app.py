@@ -38,6 +38,7 @@ PAGES = {
 _MAX_BODY = 64 << 10
 _PAGE = 100
 _BINS = 40
+_MOST_DIGITS = 19
 
 
 class Explorer:
@@ -55,8 +56,8 @@ class Explorer:
             Route("/api/funnel", self._funnel),
             Route("/api/experiments", self._experiments),
             Route("/api/export", self._export),
-            Route("/api/utterances/{row:int}", self._utterance),
-            Route("/api/utterances/{row:int}/audio", self._audio),
+            Route("/api/utterances/{row}", self._utterance),
+            Route("/api/utterances/{row}/audio", self._audio),
             Route("/api/judgements", self._judge, methods=["POST"]),
         ]
         handlers: dict[Any, Callable[..., Any]] = {
@@ -128,15 +129,16 @@ class Explorer:
         )
 
     def _utterance(self, request: Request) -> JSONResponse:
-        row = self._session.row(request.path_params["row"])
+        row = self._row(request)
         return JSONResponse({"row": row, "texts": self._session.texts(row)})
 
     def _audio(self, request: Request) -> Response:
-        sound = self._session.sounds.read(self._session.row(request.path_params["row"]))
+        sound = self._session.sounds.read(self._row(request))
         source = "shard" if sound.is_of_shard else "source"
         return Response(sound.wav(), media_type="audio/wav", headers={"X-Audio-From": source})
 
     def _experiments(self, _: Request) -> JSONResponse:
+        self._session.refresh()
         facts = self._session.facts.experiments
         students = [one.texts for one in facts if one.texts is not None]
         shown = [
@@ -178,15 +180,22 @@ class Explorer:
         row, judgement, text = _judgement(body)
 
         def judged() -> Row:
-            self._session.leave_out_removed()
+            self._session.refresh()
             new = self._session.judge(row, judgement, text)
             return {"row": new, "texts": self._session.texts(new)}
 
         return JSONResponse(await run_in_threadpool(judged))
 
     def _filter(self, request: Request) -> Filter:
-        self._session.leave_out_removed()
+        self._session.refresh()
         return parse_filter(request.query_params.get("filter"), self._session.corpus.columns)
+
+    def _row(self, request: Request) -> Row:
+        self._session.refresh()
+        number = request.path_params["row"]
+        if not (number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS):
+            raise RequestError(404, "there is no such utterance")
+        return self._session.row(int(number))
 
     def _column(self, request: Request) -> Column:
         return column_of(request.query_params.get("column"), self._session.corpus.columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from dataclasses import dataclass
 
@@ -10,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import codec
-from voxstill.audio.read_utterances import Reading, samples
+from voxstill.audio.read_utterances import Reading, changed, samples
 from voxstill.audio.seeking import MAX_MS, Stretch
 from voxstill.core.errors import DataError, VoxstillError
-from voxstill.core.records import Utterance
+from voxstill.core.records import Utterance, recording_id
 from voxstill.explorer.columns import Row
 from voxstill.storage import shard_format
-from voxstill.storage.fetch import fetch, open_uri
+from voxstill.storage.fetch import fetch, local_etag, open_uri
+from voxstill.storage.retry import storage_error
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local, split_range
+from voxstill.storage.uri import is_local, local_path, split_range
 
 SEEK_MS = 60_000
 """A source that ends later than this is not decoded from its start."""
@@ -43,6 +45,7 @@ class Sounds:
         self._work, self._reading = work, reading
         self._decoder = reading.decoder()
         self._lock = threading.Lock()
+        self._unchanged: set[tuple[str, str]] = set()
         threading.Thread(target=self._start, name="start of the decoder", daemon=True).start()
 
     def read(self, row: Row) -> Sound:
@@ -70,6 +73,20 @@ class Sounds:
         blob = fetch(f"{address}#{row['tar_offset']}+{row['tar_bytes']}", self._reading.cache)
         return self._decoder.decode(blob.data).samples_T
 
+    def _check_unchanged(self, utterance: Utterance) -> None:
+        """DataError where the file is another than was indexed; it is read only where its time is another."""
+        try:
+            stat = os.stat(local_path(utterance.uri))
+        except OSError as error:
+            raise storage_error("read", utterance.uri, error) from None
+        version = (utterance.recording_id, local_etag(stat))
+        if version in self._unchanged or recording_id(utterance.uri, version[1], 0) == utterance.recording_id:
+            return
+        fault = changed(fetch(utterance.uri), utterance.recording_id, self._reading.contents)
+        if fault is not None:
+            raise fault
+        self._unchanged.add(version)
+
     def _of_source(self, row: Row) -> NDArray[np.int16]:
         utterance = Utterance(
             id=row["id"],
@@ -86,6 +103,7 @@ class Sounds:
             )
         address, byte_range = split_range(utterance.uri)
         if utterance.end_ms > SEEK_MS and is_local(address) and byte_range is None:
+            self._check_unchanged(utterance)
             with open_uri(utterance.uri) as data:
                 return self._decoder.decode_stretch(
                     data,

@@ -27,6 +27,7 @@ MAX_FACETS = 200
 MEMORY = "1600MB"
 _EXPORTED_AT_ONCE = 100_000
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
+_CORRECTION = Column(name="correction", title="corrected text", kind="text", place="judgements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,8 @@ class Corpus:
         run(self._connection, "CREATE TABLE judgements (row BIGINT PRIMARY KEY, judgement VARCHAR, correction VARCHAR)")
         run(self._connection, "CREATE TABLE removed (row BIGINT PRIMARY KEY)")
         own = [column for student in students for column in student.columns]
-        self.columns: Mapping[str, Column] = {column.name: column for column in (*self.about.columns, *own, _JUDGED)}
+        columns = (*self.about.columns, *own, _JUDGED, _CORRECTION)
+        self.columns: Mapping[str, Column] = {column.name: column for column in columns}
         self._has_removed = False
         self._add_students(students)
 
@@ -74,13 +76,14 @@ class Corpus:
         All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
         """
         clause, tables = wanted.clause(), joins([*wanted.columns, order.column])
+        fits = f"{clause.sql}{self.without_removed}"
         keys: list[tuple[int, Value]] = []
         for stage in order.stages():
             query = (
-                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {clause.sql} AND {stage.sql}{self._without()}"
+                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {stage.sql} AND {fits}"
                 f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
             )
-            keys += self._fetch(query, (*clause.values, *stage.values))
+            keys += self._fetch(query, (*stage.values, *clause.values))
             if len(keys) == min(limit, MAX_PAGE):
                 break
         rows = self.rows([row for row, _ in keys], columns)
@@ -94,9 +97,9 @@ class Corpus:
         names = [column.sql for column in (self.columns.values() if columns is None else columns)]
         if columns is None:
             stored = ("tar_offset", "tar_bytes", "tar_format") if "tar" in self.columns else ()
-            names += ["judgements.correction", *(f"rows.{name}" for name in ("gain_db", *stored))]
+            names += [f"rows.{name}" for name in ("gain_db", *stored)]
         tables = joins([*(self.columns.values() if columns is None else columns), _JUDGED])
-        where = f"rows.row IN (SELECT unnest(?)){self._without()}"  # a join; `IN (?, ?)` decodes every block whole
+        where = f"rows.row IN (SELECT unnest(?)){self.without_removed}"  # a join; `IN (?, ?)` decodes every block whole
         rows = self._dicts(f"SELECT rows.row, {', '.join(names)} FROM {tables} WHERE {where}", (list(numbers),))
         return {row["row"]: row for row in rows}
 
@@ -106,7 +109,7 @@ class Corpus:
         clause = wanted.clause()
         [row] = self._fetch(
             f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
-            f" WHERE {clause.sql}{self._without()}",
+            f" WHERE {clause.sql}{self.without_removed}",
             clause.values,
         )
         return dict(zip(("utterances", "duration_ms", "kept", "judged"), row, strict=True))
@@ -127,7 +130,7 @@ class Corpus:
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
         query = (
             f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
-            f" WHERE {clause.sql}{self._without()} GROUP BY bin"
+            f" WHERE {clause.sql}{self.without_removed} GROUP BY bin"
         )
         counts, num_kept, unknown = [0] * bins, [0] * bins, 0
         for number, num, num_of_kept in self._fetch(query, clause.values):
@@ -145,7 +148,7 @@ class Corpus:
         clause = others.clause()
         query = (
             f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
-            f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self._without()}"
+            f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
             f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
         )
         return list(self._dicts(query, clause.values))
@@ -159,7 +162,7 @@ class Corpus:
         shown = ", ".join(column.sql for column in columns)
         query = (
             f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
-            f"{self._without()} ORDER BY {Order(column=ROW).sql}"
+            f"{self.without_removed} ORDER BY {Order(column=ROW).sql}"
         )
         [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
         for start in range(0, last + 1, _EXPORTED_AT_ONCE):
@@ -189,10 +192,12 @@ class Corpus:
             self._has_removed = True
 
     def ask(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query of this package."""
+        """The rows of a query of this package, which has `without_removed` in its conditions."""
         return self._fetch(query, values)
 
-    def _without(self) -> str:
+    @property
+    def without_removed(self) -> str:
+        """The condition that leaves out removed rows."""
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:

@@ -74,7 +74,8 @@ def error_groups(corpus: Corpus, students: Sequence[StudentTexts]) -> dict[str, 
     for name, expression in _GROUPS.items():
         rows = corpus.ask(
             f"SELECT {expression} AS value, sum({students[0].prefix}_words) AS words, {sums}"
-            f" FROM students JOIN corpus.rows AS rows USING (row) WHERE {expression} IS NOT NULL GROUP BY value"
+            f" FROM students JOIN corpus.rows AS rows USING (row)"
+            f" WHERE {expression} IS NOT NULL{corpus.without_removed} GROUP BY value"
             f" ORDER BY words DESC NULLS LAST, value LIMIT {MOST_GROUPS}"
         )
         if len(rows) > 1:

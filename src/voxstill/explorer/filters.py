@@ -6,7 +6,6 @@ Names of columns are those of the white list and never text of the request; ever
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,8 +141,8 @@ def parse_order(name: str | None, after: str | None, columns: Mapping[str, Colum
     if not after:
         return Order(column=column, descending=descending)
     try:
-        value, row = json.loads(after)
-    except (ValueError, TypeError, RecursionError):
+        value, row = _json(after)
+    except (ValueError, TypeError):
         raise RequestError(400, "`after` is no pair of a value and a row") from None
     if isinstance(row, bool) or not isinstance(row, int) or abs(row) >= MAX_ROW or not _fits(column, value):
         raise RequestError(400, "`after` is no pair of a value and a row")
@@ -184,7 +183,7 @@ def _fits(column: Column, value: object) -> bool:
     if column.kind == "flag" or isinstance(value, bool):
         return column.kind == "flag" and isinstance(value, bool)
     if column.kind == "number":
-        return isinstance(value, int | float) and math.isfinite(value) and abs(value) < 1e18
+        return isinstance(value, int | float) and abs(value) < 1e18
     return isinstance(value, str) and "\0" not in value
 
 
@@ -192,14 +191,23 @@ def _object(text: str) -> Mapping[str, Any]:
     if len(text) > MAX_FILTER:
         raise RequestError(400, f"the filter has more than {MAX_FILTER:,} characters")
     try:
-        tree = json.loads(text)
-        text.encode()  # half of a surrogate pair is no text
-        json.dumps(tree, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
+        tree = _json(text)
+    except ValueError:
         raise RequestError(400, "the filter is no JSON") from None
     if not isinstance(tree, dict):
         raise RequestError(400, "the filter is no object")
     return tree
+
+
+def _json(text: str) -> Any:
+    """The value of a JSON text; ValueError where it is none, or has half of a surrogate pair in it."""
+    try:
+        text.encode()
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
 
 
 def joins(columns: Sequence[Column]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, get_args
 
+from voxstill.core.errors import StorageError
 from voxstill.core.records import audio_hash
 from voxstill.explorer.audio import Sounds
 from voxstill.explorer.columns import Column, Row
@@ -23,7 +24,7 @@ from voxstill.storage.store import Store
 
 MAX_CORRECTION = 10_000
 """Characters of a corrected text."""
-_REMOVED_EVERY_S = 1.0
+_REFRESHED_EVERY_S = 1.0
 _ROWS_AT_ONCE = 1_000
 _STRETCH = ("recording_id", "channel", "start_ms", "end_ms")
 
@@ -60,26 +61,23 @@ class Session:
         self.corpus, self.sounds, self.facts = corpus, sounds, facts
         self._work, self._normalize = work, normalize
         self._lock = threading.Lock()
-        self._removed_state, self._looked_at_s = "", 0.0
-        self._show_judgements()
-        self.leave_out_removed()
+        self._removed_state: str | None = None
+        self._judged_keys: set[str] = set()
+        self._times: dict[str, str] = {}
+        """When the judgement that is shown was made, by the id of the utterance."""
+        self._refreshed_s = 0.0
+        self._refresh()
 
     def close(self) -> None:
         """End the decoder and the database."""
         self.sounds.close()
         self.corpus.close()
 
-    def leave_out_removed(self) -> None:
-        """Hide what `voxstill remove` was given since the joined file was built; looks once a second."""
+    def refresh(self) -> None:
+        """Hide what `voxstill remove` was given meanwhile, and show what others have judged; looks once a second."""
         with self._lock:
-            now_s = time.monotonic()
-            if now_s - self._looked_at_s < _REMOVED_EVERY_S and self._removed_state:
-                return
-            self._looked_at_s = now_s
-            state = tables.parts_hash(self._work, removals.PREFIX)
-            if state != self._removed_state:
-                self.corpus.remove(list(removals.of(self._work, self.facts.utterances)))
-                self._removed_state = state
+            if time.monotonic() - self._refreshed_s >= _REFRESHED_EVERY_S:
+                self._refresh()
 
     def row(self, number: int) -> Row:
         """All that is known of a row; RequestError where it is not there, or was removed."""
@@ -134,12 +132,29 @@ class Session:
             judge=self.facts.judge,
         )
         with self._lock:
-            corrections.append(self._work, [correction])
+            key = corrections.append(self._work, [correction])
             if row["id"] in removals.of(self._work, self.facts.utterances):  # its removal may have erased before
                 corrections.erase(self._work, [row["id"]])
                 raise RequestError(404, "the utterance was removed meanwhile")
-            self.corpus.judge(number, None if judgement == "withdrawn" else judgement, correction.text)
+            self._judged_keys.add(key)
+            self._times[correction.utterance_id] = correction.time
+            self._show(number, correction, row)
         return self.row(number)
+
+    def _refresh(self) -> None:
+        self._refreshed_s = time.monotonic()
+        state = tables.parts_hash(self._work, removals.PREFIX)
+        if state != self._removed_state:
+            self.corpus.remove(list(removals.of(self._work, self.facts.utterances)))
+            self._removed_state = state
+        keys = set(tables.parts(self._work, corrections.PREFIX))
+        if new := sorted(keys - self._judged_keys):
+            try:
+                rows = [row for key in new for row in corrections.read(self._work, key)]
+            except StorageError:  # another process joins parts: the next look finds them as one
+                return
+            self._show_judgements(corrections.last_of_each(rows))
+        self._judged_keys = keys
 
     def _label_columns(self) -> list[Column]:
         names = [teacher.name for teacher in self.corpus.about.teachers]
@@ -149,15 +164,25 @@ class Session:
         students = [one.texts for one in self.facts.experiments if one.texts is not None]
         return [self.corpus.columns[student.prefix] for student in students]
 
-    def _show_judgements(self) -> None:
-        known = corrections.latest(self._work)
-        columns = [self.corpus.columns[name] for name in ("id", *_STRETCH)]
-        numbers = list(self.corpus.numbers_of(list(known)).values())
+    def _show_judgements(self, judged: Mapping[str, Correction]) -> None:
+        """Show judgements, by the id of the utterance, that are later than those that are shown."""
+        later = {id_: row for id_, row in judged.items() if row.time > self._times.get(id_, "")}
+        main = [] if self.facts.main is None else [self.facts.main]
+        columns = [self.corpus.columns[name] for name in ("id", *_STRETCH, *main)]
+        numbers = list(self.corpus.numbers_of(list(later)).values())
         for start in range(0, len(numbers), _ROWS_AT_ONCE):
             for number, row in self.corpus.rows(numbers[start : start + _ROWS_AT_ONCE], columns).items():
-                correction = known[row["id"]]
-                if correction.audio == _audio(row):
-                    self.corpus.judge(number, correction.judgement, correction.text)
+                if later[row["id"]].audio == _audio(row):
+                    self._show(number, later[row["id"]], row)
+        self._times |= {id_: row.time for id_, row in later.items()}
+
+    def _show(self, number: int, correction: Correction, row: Row) -> None:
+        """Show a judgement as one of the label that is shown: the text of another label that was right is a correction."""
+        label = "" if self.facts.main is None else row.get(self.facts.main) or ""
+        judgement, text = correction.judgement, correction.text
+        if judgement in ("right", "wrong") and correction.label != label:
+            judgement, text = ("corrected", correction.label) if judgement == "right" else ("withdrawn", None)
+        self.corpus.judge(number, None if judgement == "withdrawn" else judgement, text)
 
 
 def _audio(row: Row) -> str:

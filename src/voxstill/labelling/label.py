@@ -50,6 +50,13 @@ def task(teacher: config.Teacher, work: Store | None = None) -> Task:
     return next(begun, task)
 
 
+def _may_change(teacher: config.Teacher) -> bool:
+    try:
+        return getattr(registry.find(teacher.name), "revision_may_change", False)
+    except VoxstillError:
+        return False
+
+
 def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     """The figures of a teacher's finished labels, or of the only ones there are; DataError where there are none.
 
@@ -67,8 +74,11 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
             log.warning(message, work.root, only.teacher, teacher.name)
         return only
     try:
-        return workdir.finished(work, LabelFigures, task(teacher, work).recipe)
+        wanted = task(teacher, work)
+        return workdir.finished(work, LabelFigures, wanted.recipe)
     except VoxstillError:
+        if _may_change(teacher):  # labels with the same options were made from other judgements
+            raise
         alike = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
         if len(alike) != 1:
             raise

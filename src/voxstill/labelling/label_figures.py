@@ -14,6 +14,7 @@ from voxstill.core.errors import DataError, TeacherError
 from voxstill.core.records import REFERENCE
 from voxstill.labelling.task import Task
 from voxstill.storage import parquet, tables
+from voxstill.storage.corrections import NOT_LABELLED
 from voxstill.storage.figures import LabelFigures
 from voxstill.storage.removals import REMOVED
 from voxstill.storage.same_audio import is_of_supervised, options_key
@@ -59,7 +60,8 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
     for maker, of_maker in errors_of.items():
         (text_errors if maker in texts else errors).update(of_maker)
     num_removed = errors.pop(REMOVED, 0)
-    _refuse_nothing_labelled(task, errors, num_labels - num_texts - num_removed)
+    num_unjudged = sum(errors.pop(error, 0) for error in NOT_LABELLED)
+    _refuse_nothing_labelled(task, errors, num_labels - num_texts - num_removed - num_unjudged)
     _refuse_no_texts(text_errors, num_texts)
     errors += text_errors
     own, own_options = (task.recipe, task.name), registry.shown(task.teacher)
@@ -84,6 +86,7 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
         labels=num_labels,
         failed=errors.total(),
         removed=num_removed or None,
+        unjudged=num_unjudged or None,
         supervised=num_texts or None,
         quarantined=sum(num for error, num in errors.items() if engine.is_set_aside(error)),
         sha256=digest.hexdigest(),

@@ -6,11 +6,12 @@ removed utterance anew, without it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.storage import lease, tables
 from voxstill.storage.store import Store
@@ -18,6 +19,8 @@ from voxstill.storage.store import Store
 PREFIX = "corrections"
 """Where the table lies."""
 Judgement = Literal["right", "wrong", "corrected", "withdrawn"]
+NOT_LABELLED = ("nobody has judged it", "judged wrong, and nobody wrote what was said")
+"""Errors of labels of the teacher `corrected`: such an utterance has no label, which is no failure."""
 FIX = "put a copy of it back, or delete it: its judgements are lost"
 """What to do about a damaged part."""
 MANY_PARTS = 64
@@ -47,16 +50,21 @@ class Correction:
         return {"right": self.label, "corrected": self.text}.get(self.judgement)
 
 
-def append(work: Store, corrections: Sequence[Correction]) -> None:
-    """Add judgements as one part."""
-    work.create(f"{PREFIX}/{_name(corrections)}", tables.to_parquet(corrections, Correction))
+def append(work: Store, corrections: Sequence[Correction]) -> str:
+    """Add judgements as one part; its key."""
+    key = f"{PREFIX}/{_name(corrections)}"
+    work.create(key, tables.to_parquet(corrections, Correction))
+    return key
 
 
 def latest(work: Store) -> Mapping[str, Correction]:
     """The judgement that counts of every utterance that has one, by its id; DataError where a part is broken."""
-    rows = sorted(_rows(work), key=lambda row: row.time)
-    last = {row.utterance_id: row for row in rows}
-    return {id_: row for id_, row in last.items() if row.judgement != "withdrawn"}
+    return {id_: row for id_, row in last_of_each(_rows(work)).items() if row.judgement != "withdrawn"}
+
+
+def last_of_each(rows: Iterable[Correction]) -> Mapping[str, Correction]:
+    """The latest row of every utterance by its id, also where it takes a judgement back."""
+    return {row.utterance_id: row for row in sorted(rows, key=lambda row: row.time)}
 
 
 def compact(work: Store) -> None:
@@ -64,28 +72,39 @@ def compact(work: Store) -> None:
     if len(tables.parts(work, PREFIX)) >= MANY_PARTS:
         with lease.hold(work, PREFIX, "explore") as held:
             keys = tables.parts(work, PREFIX)
+            log.info("judgements: %d parts are joined", len(keys))
             _rewrite(work, keys, [row for key in keys for row in read(work, key)], held)
 
 
 def erase(work: Store, ids: Collection[str]) -> None:
-    """Remove every judgement of these utterances from the disk; StorageError where another process joins parts."""
+    """Remove every judgement of these utterances from the disk; StorageError where another process joins parts.
+
+    DataError, once all others were read, where a part is damaged: nobody knows what is in it.
+    """
     if not tables.parts(work, PREFIX):
         return
+    damaged = None
     with lease.hold(work, PREFIX, "remove") as held:
         for key in tables.parts(work, PREFIX):
-            rows = read(work, key)
+            try:
+                rows = read(work, key)
+            except DataError as error:
+                damaged = error
+                continue
             kept = [row for row in rows if row.utterance_id not in ids]
             if len(kept) < len(rows):
                 _rewrite(work, [key], kept, held)
+    if damaged is not None:
+        raise damaged
 
 
 def _rewrite(work: Store, keys: Sequence[str], rows: Sequence[Correction], held: lease.Lease) -> None:
-    """Write rows as one part in place of others; who is ended in between leaves rows twice, which change nothing."""
+    """Write rows, each once, as one part in place of others; who is ended in between leaves rows twice, which change
+    nothing and are one again when parts are joined next."""
     held.check()
-    if rows:
-        append(work, rows)
+    new = append(work, list(dict.fromkeys(rows))) if rows else None
     for key in keys:
-        if not rows or not key.endswith(_name(rows)):
+        if key != new:
             work.delete(key)
 
 
@@ -102,7 +121,11 @@ def _rows(work: Store) -> list[Correction]:
 
 def read(work: Store, key: str) -> list[Correction]:
     """The rows of a part; DataError where they are not those that were written, by the hash in its name."""
-    rows = tables.from_parquet(work.read(key), Correction, work.uri(key))
+    data = work.read(key)
+    try:
+        rows = tables.from_parquet(data, Correction, work.uri(key))
+    except DataError as error:
+        raise DataError(f"`{work.uri(key)}` is damaged", why=error.why or error.what, fix=FIX) from None
     if not key.endswith(f"/{_name(rows)}"):
         raise DataError(f"`{work.uri(key)}` is damaged", why="its rows are not those that it is named after", fix=FIX)
     return rows

@@ -93,6 +93,8 @@ class LabelFigures(TableFigures):
     quarantined: int = 0
     removed: int | None = None
     """Rows of utterances that were removed: they have no text, and are no failures."""
+    unjudged: int | None = None
+    """Rows of utterances of which the teacher `corrected` knows no text: they are no failures."""
     supervised: int | None = None
     """Labels that are the texts of supervised sources; None where there are none."""
     sha256: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from voxstill.core.config import Config
@@ -25,7 +26,10 @@ def folder_of(cfg: Config) -> Path | None:
 
 
 def forget(cfg: Config) -> None:
-    """Remove the joined file, as when something in it must be erased: the next explorer builds another."""
+    """Remove the joined file and its drafts, where something in it must be erased: the next explorer builds it."""
     folder = folder_of(cfg)
-    for path in () if folder is None else folder.glob(f"*{FILE}"):
-        path.unlink(missing_ok=True)
+    for path in () if folder is None else folder.glob(f"*{FILE}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -19,7 +19,8 @@ from voxstill.storage.figures import LabelFigures
 from voxstill.storage.store import Store
 from voxstill.teachers.teacher import Clip, Transcription
 
-ALGORITHM = "1"
+ALGORITHM = "2"
+UNJUDGED, WRONG = corrections.NOT_LABELLED
 
 
 class CorrectedOptions(Section):
@@ -51,8 +52,8 @@ class CorrectedTeacher:
         return fingerprint(ALGORITHM, judged, labels)
 
     def load(self) -> None:
-        """Index the labels of the other teacher; TeacherError where nobody has judged anything."""
-        if not self._corrections:
+        """Index the labels of the other teacher; TeacherError where there is none and nobody has judged anything."""
+        if not self._corrections and self._of is None:
             raise TeacherError(
                 f"`{self._store.root}` has no judgements",
                 why="nobody has judged a label there",
@@ -85,7 +86,9 @@ class CorrectedTeacher:
         if correction is None or correction.audio != clip.utterance.audio:
             return _of_label(label)
         if (text := correction.truth) is None:
-            return Transcription(finish="failed", error="judged wrong, and nobody wrote what was said")
+            if label is not None and label.text != correction.label:
+                return _of_label(label)  # another one was judged wrong
+            return Transcription(finish="failed", error=WRONG)
         words = label.words if label is not None and label.text == text else ()
         language = clip.utterance.info.language if label is None else label.language
         return Transcription(text=text, language=language, num_tokens=len(text.split()), words=words)
@@ -100,7 +103,7 @@ class CorrectedTeacher:
 
 def _of_label(label: Label | None) -> Transcription:
     if label is None:
-        return Transcription(finish="failed", error="nobody has judged it")
+        return Transcription(finish="failed", error=UNJUDGED)
     return Transcription(
         text=label.text,
         language=label.language,
