@@ -177,7 +177,7 @@ class Session:
         self._times |= {id_: row.time for id_, row in later.items()}
 
     def _show(self, number: int, correction: Correction, row: Row) -> None:
-        """Show a judgement as one of the label that is shown: the text of another label that was right is a correction."""
+        """Show a judgement as one of the label that is shown; another label that was right is a correction of it."""
         label = "" if self.facts.main is None else row.get(self.facts.main) or ""
         judgement, text = correction.judgement, correction.text
         if judgement in ("right", "wrong") and correction.label != label:

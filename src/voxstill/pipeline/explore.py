@@ -160,13 +160,18 @@ def _folder(cfg: Config) -> Iterator[Path]:
         except OSError as error:
             log.warning("explore: `%s` cannot be made (%s): the joined file is not kept", folder, error.strerror)
         else:
-            if os.access(folder, os.W_OK):
+            if _can_write(folder):
                 yield folder
                 return
     else:
         log.warning("explore: `%s` is far away and `cache.folder` is not set: the joined file is not kept", cfg.work)
     with scratch.folder() as temporary:
         yield temporary
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether this user may write all of the joined file's folder: another may have made it, or its lock."""
+    return all(os.access(path, os.W_OK) for path in (folder, *folder.glob("lock"), *folder.glob("*.duckdb")))
 
 
 def _verdicts(cfg: Config, utterances: str) -> VerdictFigures | None:

@@ -27,7 +27,7 @@ def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
     from voxstill.explorer.experiments import ExperimentFacts, curves_of
     from voxstill.explorer.students import StudentTexts
 
-    facts = []
+    facts: list[ExperimentFacts] = []
     work = redact_uri(Store(cfg.work).root)
     for number, path in enumerate(experiments):
         run = RunDir(Path(path))
@@ -41,6 +41,8 @@ def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
         for result in here:
             rows = {**_texts(result), **rows}
         name = run.path.resolve().name
+        if name in ("human", *(one.name for one in facts)):  # titles of other texts
+            name = str(run.path.resolve())
         facts.append(
             ExperimentFacts(
                 name=name,
