@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
 from voxstill.explorer import joined
 from voxstill.explorer.filters import ROW, Filter, Order
+from voxstill.explorer.staging import Sources
 from voxstill.pipeline import explore, remove
 from voxstill.pipeline import label as labelling
 from voxstill.storage import corrections, joined_file, removals, tables, workdir
@@ -169,3 +173,42 @@ def test_many_parts_of_judgements_become_one(cfg: Config) -> None:
     corrections.compact(work)
     assert corrections.latest(work) == before
     assert len(tables.parts(work, corrections.PREFIX)) == 1
+
+
+def test_what_is_removed_while_another_process_builds_is_not_in_the_file(cfg: Config) -> None:
+    folder = path_of(cfg).parent
+    folder.mkdir(parents=True)
+    ids: list[str] = []
+    with (folder / "lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reader = threading.Thread(target=lambda: ids.extend(row["id"] for row in rows_of(cfg)))
+        reader.start()
+        time.sleep(0.5)  # it waits for the lock
+        remove.remove(cfg, ["u001"])
+    reader.join()
+    assert len(ids) == NUM - 1
+    assert b"u001" not in path_of(cfg).read_bytes()
+
+
+def test_what_is_removed_while_it_is_read_is_not_in_the_file(cfg: Config) -> None:
+    work = Store(cfg.work)
+    removed: list[str] = []
+
+    def sources() -> Sources:
+        current = explore.sources_of(cfg)
+        if not removed:  # it is listed already
+            removed.append("u001")
+            remove.remove(cfg, removed)
+        return current
+
+    path, _ = joined.ensure(work, sources, path_of(cfg).parent)
+    assert b"u001" not in path.read_bytes()
+
+
+def test_a_draft_that_a_killed_process_left_is_erased_with_the_file(cfg: Config) -> None:
+    rows_of(cfg)
+    draft = path_of(cfg).with_name("draft-corpus.duckdb")
+    for path in (draft, draft.with_name(f"{draft.name}.wal")):
+        path.write_bytes(b"u001")
+    remove.remove(cfg, ["u001"])
+    assert [path.name for path in path_of(cfg).parent.iterdir()] == ["lock"]

@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,31 +81,40 @@ def state_of(work: Store, sources: Sources) -> State:
     return State(fingerprint(VERSION, names, sources.removed_identity), parts)
 
 
-def ensure(work: Store, sources: Sources, folder: Path) -> Path:
-    """The joined file of these tables, built or grown where it is not there or is another; its path.
+def ensure(work: Store, read_sources: Callable[[], Sources], folder: Path) -> tuple[Path, Sources]:
+    """The joined file of these tables, built or grown where it is not there or is another; its path, and the tables.
 
-    StorageError where it cannot be written, as on a full disk.
+    It is built again where utterances were removed meanwhile, so that nothing of them stays. StorageError where it
+    cannot be written, as on a full disk.
     """
-    import duckdb
-
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     with _alone(folder):
-        now = state_of(work, sources)
-        before = _state_in(path)
-        if before == now:
-            return path
-        with _draft(folder) as draft:
-            try:
-                if before is None or not _grown(work, sources, path, draft, before, now):
-                    log.info("explore: the tables are joined into `%s`", path)
-                    draft.unlink(missing_ok=True)
-                    _build(work, sources, draft, now)
+        sources, before = read_sources(), None
+        while before is None or before.removed_identity != sources.removed_identity:
+            before = sources
+            _bring_up_to_date(work, sources, path)
+            sources = read_sources()
+    return path, sources
+
+
+def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
+    import duckdb
+
+    now, before = state_of(work, sources), _state_in(path)
+    if before == now:
+        return
+    with _draft(path.parent) as draft:
+        try:
+            if before is None or not _grown(work, sources, path, draft, before, now):
+                log.info("explore: the tables are joined into `%s`", path)
+                draft.unlink(missing_ok=True)
+                _build(work, sources, draft, now)
+            if draft.exists():  # `remove` erases drafts, too, and the caller builds again
                 os.replace(draft, path)
-            except (duckdb.Error, OSError) as error:
-                why = str(error).splitlines()[0]
-                raise StorageError(f"`{path}` cannot be written", why=why, fix="see whether the disk is full") from None
-    return path
+        except (duckdb.Error, OSError) as error:
+            why = str(error).splitlines()[0]
+            raise StorageError(f"`{path}` cannot be written", why=why, fix="see whether the disk is full") from None
 
 
 def about(path: Path) -> About:
@@ -130,6 +139,8 @@ def opened(path: Path, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyCo
     try:
         connection = duckdb.connect(str(path), read_only=read_only, config={**config, "temp_directory": str(spill)})
     except duckdb.Error as error:
+        if not read_only:
+            raise
         raise DataError(f"`{path}` cannot be read", why=str(error), fix="remove it: it is built anew") from None
     try:
         yield connection

@@ -82,14 +82,14 @@ def opened(
     from voxstill.explorer.session import Facts, RuleFacts, Session
     from voxstill.pipeline.explore_experiments import facts_of
 
-    work, sources = Store(cfg.work), sources_of(cfg)
+    work = Store(cfg.work)
     if edit:
         with contextlib.suppress(StorageError):  # another process does so
             corrections.compact(work)
     facts = facts_of(cfg, experiments)
-    main = next((source.text_column for source in sources.tables if source.is_main), None)
     with _folder(cfg) as folder:
-        path = joined.ensure(work, sources, folder)
+        path, sources = joined.ensure(work, lambda: sources_of(cfg), folder)
+        main = next((source.text_column for source in sources.tables if source.is_main), None)
         corpus = Corpus(path, [one.texts for one in facts if one.texts is not None])
         normalize = normalizer(cfg.evaluate.normalizer)
         session = Session(
