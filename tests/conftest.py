@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from types import ModuleType
 
 # else each of the processes that tests start compiles the whole package again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -151,3 +154,26 @@ def _exported(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> Path
     folders.write_models(loaded, source, folder)
     folders.write_manifest(folder, loaded, "tones", "0", {})
     return folder
+
+
+@pytest.fixture(scope="session")
+def conversations() -> ModuleType:
+    """`benchmarks/conversations.py`, which is in no package."""
+    spec = importlib.util.spec_from_file_location(
+        "conversations", Path(__file__).parents[1] / "benchmarks/conversations.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a dataclass looks for its own module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def embedded_weights() -> None:
+    """Skips the test where the wheel with the weights is not installed."""
+    try:
+        distribution("resemblyzer")
+    except PackageNotFoundError:
+        pytest.skip("the wheel of Resemblyzer, which has the weights, is not installed")

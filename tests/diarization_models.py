@@ -1,7 +1,8 @@
-"""Tiny random models of diarization engines."""
+"""Tiny random models of diarization engines, and a program that is one."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,24 @@ if TYPE_CHECKING:
 
 SEGMENTATION_WINDOW, FIELD_SIZE, FIELD_SHIFT, NUM_CLASSES = 160_000, 991, 270, 7
 """Of pyannote's segmentation: ten seconds, and three speakers of whom two speak at once as seven classes."""
+
+
+_PROGRAM = """
+import sys, wave
+with wave.open(sys.argv[-1]) as wav:
+    seconds = wav.getnframes() / 16000
+if seconds < 1:
+    sys.exit("too short for this program")
+print(f"SPEAKER x 1 0.000 {seconds / 2:.3f} <NA> <NA> A <NA> <NA>")
+print(f"SPEAKER x 1 {seconds / 2:.3f} {seconds / 2:.3f} <NA> <NA> B <NA> <NA>")
+"""
+
+
+def command_of_halves(folder: Path) -> str:
+    """The setting of a program that gives each half of a recording to a speaker, and fails below a second."""
+    path = folder / "program.py"
+    path.write_text(_PROGRAM)
+    return f"diarize={{name: command, command: ['{sys.executable}', '{path}']}}"
 
 
 def write_sortformer(folder: Path) -> Path:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxstill.diarization.clustering import kmeans, speaker_labels
+from voxstill.diarization import clustering
+from voxstill.diarization.clustering import kmeans
 
 SIZE = 64
 
@@ -21,6 +24,33 @@ def voices(num: int, seed: int = 0) -> NDArray[np.float64]:
 def said_by(voice_E: NDArray[np.float64], num: int, seed: int) -> NDArray[np.float32]:
     points_NE = voice_E + np.random.default_rng(seed).normal(0, 0.04, (num, SIZE))
     return (points_NE / np.linalg.norm(points_NE, axis=1, keepdims=True)).astype(np.float32)
+
+
+def speaker_labels(
+    blocks: Sequence[NDArray[np.float32]], max_speakers: int, num_speakers: int | None = None, follows: int = 3
+) -> list[NDArray[np.int64]]:
+    """Labels of windows that all follow one another in one stretch of each block."""
+    last = np.cumsum([len(points_NE) for points_NE in blocks])
+    index = [np.arange(end - len(points_NE), end) for points_NE, end in zip(blocks, last, strict=True)]
+    pair_P2 = np.concatenate([np.stack([of_N[:-follows], of_N[follows:]], axis=1) for of_N in index])
+    return clustering.speaker_labels(blocks, pair_P2, max_speakers, num_speakers)
+
+
+def like(voice_E: NDArray[np.float64], cosine: float) -> NDArray[np.float64]:
+    """A direction with this cosine to another."""
+    across_E = np.roll(voice_E, 1) - (np.roll(voice_E, 1) @ voice_E) * voice_E
+    return cosine * voice_E + (1 - cosine**2) ** 0.5 * across_E / np.linalg.norm(across_E)
+
+
+@pytest.mark.parametrize(("run", "num_speakers"), [(1, 1), (20, 2)])
+def test_of_voices_as_alike_those_are_two_that_take_turns(run: int, num_speakers: int) -> None:
+    """Halves of one voice change from window to window, speakers after some seconds."""
+    first_E = voices(1)[0]
+    points = [said_by(first_E, 60, 0), said_by(like(first_E, 0.79), 60, 1)]
+    order = np.concatenate([np.arange(i, i + run) + 60 * (i // run % 2) for i in range(0, 60, run)])
+    order = np.concatenate([order, (order + 60) % 120])
+    [label_N] = speaker_labels([np.concatenate(points)[order]], max_speakers=8)
+    assert len(set(label_N.tolist())) == num_speakers
 
 
 @pytest.mark.parametrize("num", [1, 2, 5])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +61,23 @@ def test_little_speech_of_several_speakers_is_doubtful() -> None:
     )
     assert doubt([]) is None
     assert doubt([Turn(start_ms=0, end_ms=20_000, speaker=1), Turn(start_ms=20_000, end_ms=40_000, speaker=2)]) is None
+
+
+@pytest.mark.parametrize(("turn_ms", "is_doubtful"), [(1_000, True), (1_600, True), (1_800, False), (4_000, False)])
+def test_speakers_that_change_after_a_second_are_doubtful(turn_ms: int, is_doubtful: bool) -> None:
+    """A pause within the speech of one ends a turn, and is no change of speaker."""
+    half_ms = turn_ms // 2
+    turns = [
+        Turn(start_ms=i * turn_ms + start_ms, end_ms=i * turn_ms + end_ms, speaker=1 + i % 2)
+        for i in range(100)
+        for start_ms, end_ms in ((0, half_ms), (half_ms, turn_ms))
+    ]
+    expected = (
+        f"doubtful speakers: they change after {turn_ms / 1000:.1f} s of speech on average, "
+        "and voices are told apart in stretches of 1.7 s or more"
+    )
+    assert doubt(turns) == (expected if is_doubtful else None)
+    assert doubt([replace(turn, speaker=1) for turn in turns]) is None
 
 
 def test_one_speaker_in_half_a_minute_may_be_several_and_a_clip_is_no_conversation() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import voxstill
+from diarization_models import command_of_halves
 from tones import speak
 from voxstill import cli
 from voxstill.audio import codec
@@ -26,16 +26,6 @@ from voxstill.storage import tables
 from voxstill.storage.store import Store
 from voxstill.text import rttm
 
-PROGRAM = """
-import sys, wave
-with wave.open(sys.argv[-1]) as wav:
-    seconds = wav.getnframes() / 16000
-if seconds < 1:
-    sys.exit("too short for this program")
-print(f"SPEAKER x 1 0.000 {seconds / 2:.3f} <NA> <NA> A <NA> <NA>")
-print(f"SPEAKER x 1 {seconds / 2:.3f} {seconds / 2:.3f} <NA> <NA> B <NA> <NA>")
-"""
-
 
 def write(path: Path, seconds: float, pitch_hz: int = 300) -> Path:
     time_T = np.arange(int(seconds * 16_000)) / 16_000
@@ -46,9 +36,7 @@ def write(path: Path, seconds: float, pitch_hz: int = 300) -> Path:
 @pytest.fixture
 def engine(tmp_path: Path) -> str:
     """Overrides that name a program which gives each half of a recording to a speaker."""
-    path = tmp_path / "program.py"
-    path.write_text(PROGRAM)
-    return f"diarize={{name: command, command: ['{sys.executable}', '{path}']}}"
+    return command_of_halves(tmp_path)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -103,14 +103,14 @@ def test_a_vad_of_the_client_cuts_the_recording(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"response_format": "diarized_json"}, "does not tell speakers apart"),
-        ({"response_format": "yaml"}, "may be json, text, srt, vtt, verbose_json"),
+        ({"response_format": "diarized_json"}, "start it with `--set diarize=embedded`"),
+        ({"response_format": "yaml"}, "may be json, text, srt, vtt, verbose_json, diarized_json"),
         ({"prompt": "Names: Ba"}, "`keywords\\[\\]`"),
         ({"temperature": 0.5}, "`temperature` must be 0"),
-        ({"known_speaker_names": ["ann"]}, "does not tell speakers apart"),
+        ({"known_speaker_names": ["ann"]}, "named A, B and so on"),
         ({"timestamp_granularities": ["word"]}, "needs `response_format` to be `verbose_json`"),
         ({"include": ["logprobs"], "response_format": "text"}, "needs `response_format` to be `json`"),
-        ({"stream": True, "response_format": "srt"}, "take `json` or `text`"),
+        ({"stream": True, "response_format": "srt"}, "take `json`, `text` or `diarized_json`"),
         ({"chunking_strategy": {"type": "server_vad", "threshold": 2}}, "between 0 and 1"),
         ({"chunking_strategy": {"type": "semantic"}}, "`auto` or an object"),
         ({"extra_body": {"beam_size": 5}}, "there is no field `beam_size`"),

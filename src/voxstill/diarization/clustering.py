@@ -1,9 +1,10 @@
 """Embeddings of windows to speakers: clusters that are too small at first, joined until no two are of one voice.
 
 Each block of a recording is divided by spectral clustering into more clusters than it has speakers. Clusters of all
-blocks are then joined by the cosine of their centroids. A cluster that lies between two others holds windows in which
-one speaker follows another, and is no speaker. Choosing the number by the eigengap alone (Park et al. 2019) was right
-half as often; docs/diarization.md has the figures.
+blocks are then joined by the cosine of their centroids, and by how windows follow one another: parts of one voice
+alternate with what is said, while a speaker stays for some seconds, whatever the channel does to cosines. A cluster
+that lies between two others holds windows in which one speaker follows another, and is no speaker. Choosing the number
+by the eigengap alone (Park et al. 2019) was right half as often; docs/diarization.md has the figures.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SAME_VOICE = 0.86
-"""Cosine of two centroids above which they are one speaker. Halves of one are at 0.9; two speakers are below 0.80 in
-wide-band audio, and up to 0.92 over a telephone."""
+SAME_VOICE = 0.80
+"""How alike two clusters are that are one speaker: the cosine of their centroids, which is 0.9 for halves of one voice,
+below 0.80 for two voices in wide-band audio and up to 0.92 over a telephone, less what their persistence counts."""
 _MIXTURE = 0.82
 """Cosine of a centroid to the nearest combination of two others above which its windows are of both."""
-_MAX_BLOCK_CLUSTERS, _CLUSTER_WINDOWS = 12, 8
+_MAX_BLOCK_CLUSTERS, _CLUSTER_WINDOWS = 12, 5
+_PERSISTENCE_WEIGHT = 0.1
+"""Weight of the persistence of two clusters against their cosine."""
+_FEWEST_PAIRS, _PAIRS_OF_DOUBT = 4, 6
+"""Of windows that follow one another: fewer say nothing, and so many count half."""
 _FEWEST_WINDOWS = 4
 """A cluster of fewer windows is no speaker."""
 _NEIGHBOUR_SHARE = 0.06
@@ -27,26 +32,29 @@ _KMEANS_STARTS, _KMEANS_ROUNDS = 8, 50
 
 Points = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Pairs = NDArray[np.int64]
 
 
 def speaker_labels(
-    blocks: Sequence[Points], max_speakers: int, num_speakers: int | None = None
+    blocks: Sequence[Points], pair_P2: Pairs, max_speakers: int, num_speakers: int | None = None
 ) -> list[NDArray[np.int64]]:
     """The speaker of each embedding (N, E) of each block, from 0 on; `num_speakers` where their number is known.
 
-    A block takes memory with the square of its embeddings, and all of them together only their own.
+    `pair_P2` are the indices, counted through all blocks, of two windows of which the second follows the first within
+    one stretch of speech, and has none of its samples. A block takes memory with the square of its embeddings, and all
+    of them together only their own.
     """
     clusters = [_divide(points_NE) for points_NE in blocks]
     first = np.cumsum([0, *(int(cluster_N.max(initial=-1)) + 1 for cluster_N in clusters)])
     label_N = np.concatenate([cluster_N + start for cluster_N, start in zip(clusters, first[:-1], strict=True)])
     points_NE = np.concatenate(blocks)
     if num_speakers is not None:
-        label_N = _joined(points_NE, _without_few(points_NE, label_N), 2.0, num_speakers)
+        label_N = _joined(points_NE, _without_few(points_NE, label_N), pair_P2, 2.0, num_speakers)
     else:
         for _ in range(2):
-            label_N = _without_few(points_NE, _joined(points_NE, label_N, SAME_VOICE, max_speakers))
+            label_N = _without_few(points_NE, _joined(points_NE, label_N, pair_P2, SAME_VOICE, max_speakers))
             label_N = _without_mixtures(points_NE, label_N)
-        label_N = _without_few(points_NE, _joined(points_NE, label_N, SAME_VOICE, max_speakers))
+        label_N = _without_few(points_NE, _joined(points_NE, label_N, pair_P2, SAME_VOICE, max_speakers))
     return np.split(label_N, np.cumsum([len(points_NE) for points_NE in blocks])[:-1])
 
 
@@ -116,28 +124,50 @@ def _divide(points_NE: Points) -> Labels:
     return kmeans(vector_NN[:, :num_clusters], num_clusters)
 
 
-def _joined(points_NE: Points, label_N: Labels, same_voice: float, most: int) -> Labels:
-    """Join the two clusters of the nearest centroids while they are near enough, or there are more than `most`."""
+def _joined(points_NE: Points, label_N: Labels, pair_P2: Pairs, same_voice: float, most: int) -> Labels:
+    """Join the two most alike clusters while they are alike enough, or there are more than `most`.
+
+    How alike two are is the cosine of their centroids, less what speaks for a change of speaker.
+    """
     clusters = _Clusters.of(points_NE, label_N)
-    num = len(clusters.name_K)
+    index_N, num = np.searchsorted(clusters.name_K, label_N), len(clusters.name_K)
     sum_KE = np.zeros((num, points_NE.shape[1]))
-    np.add.at(sum_KE, np.searchsorted(clusters.name_K, label_N), points_NE)
-    centroid_KE, joined_K = clusters.centroid_KE.copy(), np.arange(num)
-    cosine_KK = centroid_KE @ centroid_KE.T
-    np.fill_diagonal(cosine_KK, -np.inf)
-    for left in range(num, 1, -1):
-        one, other = divmod(int(cosine_KK.argmax()), num)
-        if cosine_KK[one, other] < same_voice and left <= most:
+    np.add.at(sum_KE, index_N, points_NE)
+    pair_KK = np.zeros((num, num))
+    np.add.at(pair_KK, (index_N[pair_P2[:, 0]], index_N[pair_P2[:, 1]]), 1.0)
+    pair_KK += pair_KK.T
+    cosine_KK, name_K, joined_K = clusters.centroid_KE @ clusters.centroid_KE.T, clusters.name_K, np.arange(num)
+    left_K = np.arange(num)
+    while len(left_K) > 1:
+        alike_KK = cosine_KK - _PERSISTENCE_WEIGHT * _persistence(pair_KK)
+        np.fill_diagonal(alike_KK, -np.inf)
+        one, other = sorted(divmod(int(alike_KK.argmax()), len(left_K)))
+        if alike_KK[one, other] < same_voice and len(left_K) <= most:
             break
+        joined_K[joined_K == left_K[other]] = left_K[one]
         sum_KE[one] += sum_KE[other]
-        joined_K[joined_K == other] = one
-        centroid_KE[one] = _unit(sum_KE[one])
-        cosine_KK[other] = cosine_KK[:, other] = -np.inf
-        alive_K = np.isfinite(cosine_KK[one]) | np.isfinite(cosine_KK[:, one])
-        row_K = np.where(alive_K, centroid_KE @ centroid_KE[one], -np.inf)
-        row_K[one] = -np.inf
-        cosine_KK[one] = cosine_KK[:, one] = row_K
-    return clusters.name_K[joined_K[np.searchsorted(clusters.name_K, label_N)]]
+        pair_KK[one] += pair_KK[other]
+        pair_KK[:, one] += pair_KK[:, other]
+        left_K, sum_KE = np.delete(left_K, other), np.delete(sum_KE, other, axis=0)
+        pair_KK, cosine_KK = (np.delete(np.delete(of_KK, other, 0), other, 1) for of_KK in (pair_KK, cosine_KK))
+        cosine_KK[one] = cosine_KK[:, one] = _unit(sum_KE) @ _unit(sum_KE[one])
+    return name_K[joined_K[index_N]]
+
+
+def _persistence(pair_KK: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much more often windows that follow one another stay within one of two clusters than by chance (K, K).
+
+    It is Cohen's kappa: 1 where they always stay, 0 where they change as often as drawn ones; few pairs count less.
+    `pair_KK` counts them in both directions.
+    """
+    within_K = np.diag(pair_KK)
+    num_KK = (within_K[:, None] + within_K) / 2 + pair_KK
+    share_KK = (within_K[:, None] + pair_KK) / np.maximum(2 * num_KK, 1)
+    chance_KK = np.square(share_KK) + np.square(1 - share_KK)
+    stays_KK = 1 - pair_KK / np.maximum(num_KK, 1)
+    kappa_KK = (stays_KK - chance_KK) / np.maximum(1 - chance_KK, 1e-3)
+    is_known_KK = (num_KK >= _FEWEST_PAIRS) & (chance_KK < 1 - 1e-3)
+    return np.where(is_known_KK, kappa_KK * num_KK / (num_KK + _PAIRS_OF_DOUBT), 0.0)
 
 
 def _without_few(points_NE: Points, label_N: Labels) -> Labels:

@@ -7,6 +7,7 @@ the package that one of voxstill runs on and the extra that installs it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -18,6 +19,10 @@ _FEW_MS = 15_000
 """Speech of a speaker below which voices are hard to tell apart."""
 _CLIP_MS = 10_000
 """Less speech of one speaker is a clip, not a conversation."""
+_SHORT_MS = 1_700
+"""Mean speech between two changes of speaker below which most is attributed wrongly. Of simulated conversations of
+other speakers than those of the figures, 12 of 14 with turns of 1 to 3 s are below, and none of 79 with other turns and
+a DER below 15 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +101,23 @@ def doubt(turns: Sequence[Turn]) -> str | None:
     """Why the speakers of a recording are doubtful, in words; None where there is speech enough to tell voices apart.
 
     Few seconds of speech of several speakers is where diarization fails: some are taken for one, or one for several. A
-    clip of some seconds has one speaker as a rule, and is no doubt.
+    clip of some seconds has one speaker as a rule, and is no doubt. It fails, too, where speakers alternate so fast
+    that no stretch is of one voice alone.
     """
     num_speakers = len({turn.speaker for turn in turns})
     speech_ms = sum(turn.end_ms - turn.start_ms for turn in turns)
-    is_enough = speech_ms >= _FEW_MS * max(2, num_speakers)
-    if is_enough or (num_speakers < 2 and speech_ms < _CLIP_MS):
+    if num_speakers < 2 and speech_ms < _CLIP_MS:
         return None
-    number = "one speaker" if num_speakers == 1 else f"{num_speakers} speakers"
-    return (
-        f"doubtful speakers: {number} in {speech_ms / 1000:.0f} s of speech, "
-        f"and voices are told apart from {_FEW_MS // 1000} s of each on"
-    )
+    if speech_ms < _FEW_MS * max(2, num_speakers):
+        number = "one speaker" if num_speakers == 1 else f"{num_speakers} speakers"
+        return (
+            f"doubtful speakers: {number} in {speech_ms / 1000:.0f} s of speech, "
+            f"and voices are told apart from {_FEW_MS // 1000} s of each on"
+        )
+    mean_ms = speech_ms / len(list(itertools.groupby(turns, lambda turn: turn.speaker)))
+    if num_speakers > 1 and mean_ms < _SHORT_MS:
+        return (
+            f"doubtful speakers: they change after {mean_ms / 1000:.1f} s of speech on average, "
+            f"and voices are told apart in stretches of {_SHORT_MS / 1000:g} s or more"
+        )
+    return None

@@ -19,6 +19,9 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.text import transcripts
 from voxstill.text.transcripts import TranscriptSegment
 
+Sessions = Mapping[str, Sequence[TranscriptSegment]]
+"""Segments with speakers by session."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionScores:
@@ -92,15 +95,20 @@ def of_meetings(
     DataError where a row names no session or speaker, or where the files share no session; ConfigError where the
     collar is no time.
     """
-    collar_s = not_negative("collar_s", collar_s)
     name, alike = rules(cfg, language, normalizer)
-    references, hypotheses = (_by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
+    references, hypotheses = (by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
     if not references.keys() & hypotheses.keys():
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
             why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
             fix="give sessions the same names in both",
         )
+    return of_sessions(references, hypotheses, figures.stamp(name, words.versions()), collar_s)
+
+
+def of_sessions(references: Sessions, hypotheses: Sessions, stamp: Stamp, collar_s: float = 5.0) -> MeetingScores:
+    """Compute the word errors of the sessions of the reference; ConfigError where the collar is no time."""
+    collar_s = not_negative("collar_s", collar_s)
     shared = [references, {key: rows for key, rows in hypotheses.items() if key in references}]
     timed = all(duration_ms(row) is not None for side in shared for rows in side.values() for row in rows)
     total, total_in_time, sessions = ErrorCounts(), ErrorCounts(), []
@@ -134,7 +142,7 @@ def of_meetings(
         collar_s=collar_s,
         sessions=sessions,
         warnings=warnings,
-        stamp=figures.stamp(name, words.versions()),
+        stamp=stamp,
     )
 
 
@@ -142,10 +150,11 @@ def _num_speakers(rows: Sequence[TranscriptSegment]) -> int:
     return len({row.speaker for row in rows})
 
 
-def _by_session(
+def by_session(
     rows: Sequence[TranscriptSegment], uri: str, alike: Callable[[str], str]
 ) -> dict[str, list[TranscriptSegment]]:
-    by_session: dict[str, list[TranscriptSegment]] = {}
+    """The segments of each session with normalized texts; DataError where one names no session or speaker."""
+    sessions: dict[str, list[TranscriptSegment]] = {}
     for row in rows:
         if row.session is None or row.speaker is None:
             raise DataError(
@@ -153,8 +162,8 @@ def _by_session(
                 why="words of meetings are judged by who said them",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )
-        by_session.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
-    return by_session
+        sessions.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
+    return sessions
 
 
 def _rates(counts: ErrorCounts, in_time: ErrorCounts | None) -> dict[str, float | None]:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import re
 import sqlite3
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, groupby, islice
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from voxstill.core.errors import DataError
 from voxstill.core.records import Word
 from voxstill.indexing.formats.column_names import INFO_COLUMNS
-from voxstill.pipeline.exported import ExportedLabel, ExportedLabels
+from voxstill.pipeline.exported import ExportedLabel, ExportedLabels, one_line, transcript_segments
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, split_range
 from voxstill.text import subtitles
@@ -71,11 +70,6 @@ def unreadable(form: str, row: ExportedLabel, why: str) -> DataError:
 def dump_json(row: Mapping[str, object]) -> str:
     """A JSON object on one line, whichever characters a reader takes for the end of a line."""
     return json.dumps(row, ensure_ascii=False).translate(_ESCAPED)
-
-
-def one_line(text: str) -> str:
-    """The text with one space for each run of white space and control characters."""
-    return " ".join("".join(" " if unicodedata.category(char) == "Cc" else char for char in text).split())
 
 
 def file_name(stem: str) -> str:
@@ -360,23 +354,8 @@ def _words(row: ExportedLabel) -> list[Word]:
 
 
 def write_stm(labels: ExportedLabels, file: TextIO) -> None:
-    """STM, by which `voxstill score meeting` judges who said what: a line for each label, with words or without.
-
-    A recording is named after its file; of those with the same name all but the first have their id in it, too. Who
-    is not known is the speaker `unknown`.
-    """
-    recording_of: dict[str, str] = {}
-    for row in labels.rows:
-        utterance = row.utterance
-        stem = _one_word(PurePosixPath(split_range(row.path)[0]).stem) or utterance.recording_id
-        if recording_of.setdefault(stem, utterance.recording_id) != utterance.recording_id:
-            stem = f"{stem}-{utterance.recording_id}"
-        channel = 1 if utterance.channel is None else utterance.channel + 1
-        speaker = _one_word(utterance.info.speaker or "") or "unknown"
-        start_s, end_s = utterance.start_ms / 1000, utterance.end_ms / 1000
-        print(f"{stem} {channel} {speaker} {start_s:.3f} {end_s:.3f} {one_line(row.label.text)}".rstrip(), file=file)
-
-
-def _one_word(name: str) -> str:
-    """A name without the white space that ends a column."""
-    return "_".join(one_line(name).split())
+    """STM, by which `voxstill score meeting` judges who said what: a line for each label, with words or without."""
+    for row in transcript_segments(labels.rows):
+        start_s, end_s = (row.start_ms or 0) / 1000, (row.end_ms or 0) / 1000
+        line = f"{row.session} {row.channel} {row.speaker} {start_s:.3f} {end_s:.3f} {one_line(row.text)}"
+        print(line.rstrip(), file=file)

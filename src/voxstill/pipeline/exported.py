@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from voxstill.core.config import Config
@@ -19,7 +21,8 @@ from voxstill.pipeline.recipes import finished_utterances, finished_verdicts, la
 from voxstill.storage import join, removals, tables, workdir
 from voxstill.storage.figures import ScoreFigures, VerdictFigures
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local, local_path
+from voxstill.storage.uri import is_local, local_path, split_range
+from voxstill.text.transcripts import TranscriptSegment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +31,8 @@ _ELSEWHERE = ("utterance_id", "split", "recipe")
 """Columns of scores and verdicts that a label has anyway, and the name of their table."""
 _NAMES = {"words": "num_words"}
 """Scores that have another name in exports: `words` of a manifest are a list of words with their times."""
+UNKNOWN_SPEAKER = "unknown"
+"""The speaker of an utterance of which it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +160,36 @@ class LabelReader:
         return [
             (row["utterance_id"], {_NAMES.get(n, n): v for n, v in row.items() if n not in _ELSEWHERE}) for row in rows
         ]
+
+
+def one_line(text: str) -> str:
+    """The text with one space for each run of white space and control characters."""
+    return " ".join("".join(" " if unicodedata.category(char) == "Cc" else char for char in text).split())
+
+
+def transcript_segments(labels: Iterable[ExportedLabel]) -> Iterator[TranscriptSegment]:
+    """Who said what: a segment for each label, of a session for each recording.
+
+    A recording is named after its file; of those with the same name all but the first have their id in it, too. Who
+    is not known is the speaker `unknown`.
+    """
+    recording_of: dict[str, str] = {}
+    for row in labels:
+        utterance = row.utterance
+        stem = _one_word(PurePosixPath(split_range(row.path)[0]).stem) or utterance.recording_id
+        if recording_of.setdefault(stem, utterance.recording_id) != utterance.recording_id:
+            stem = f"{stem}-{utterance.recording_id}"
+        yield TranscriptSegment(
+            id=utterance.id,
+            text=row.label.text,
+            speaker=_one_word(utterance.info.speaker or "") or UNKNOWN_SPEAKER,
+            session=stem,
+            channel=str(1 if utterance.channel is None else utterance.channel + 1),
+            start_ms=utterance.start_ms,
+            end_ms=utterance.end_ms,
+        )
+
+
+def _one_word(name: str) -> str:
+    """A name without the white space that ends a column."""
+    return "_".join(one_line(name).split())

@@ -20,10 +20,10 @@ from voxstill.core.result import Result
 from voxstill.evaluation import grammar_table, recognition, results
 from voxstill.evaluation.against_teacher import AgainstTeacher
 from voxstill.evaluation.grammar_table import GrammarTable
-from voxstill.evaluation.report import html, plain
+from voxstill.evaluation.report import formatting, html, plain
 from voxstill.evaluation.report.round_table import RoundResult
 from voxstill.evaluation.results import Corpus, StoredResult
-from voxstill.pipeline import compare
+from voxstill.pipeline import compare, meetings
 from voxstill.pipeline.recipes import finished_verdicts
 from voxstill.pipeline.report_parts import Aligned, confusions, entry, funnel, sound_of
 from voxstill.pipeline.run_result import StepResult
@@ -69,6 +69,8 @@ class ExperimentReport(Result):
     against_teacher: AgainstTeacher | None
     grammar: GrammarTable | None = None
     """Both with and without a grammar, where the student is decoded along one."""
+    meetings: Mapping[str, Any] | None = None
+    """The fields of a `MeetingScores` of the teacher's labels, where `evaluate.meetings` has human words."""
 
     def to_text(self) -> str:
         """The results as a table, the test, and where the page is."""
@@ -80,6 +82,10 @@ class ExperimentReport(Result):
             lines += ["", html.against_teacher(self.against_teacher.to_dict())]
         if self.grammar is not None:
             lines += ["", self.grammar.to_text()]
+        if self.meetings is not None:
+            num = len(self.meetings["sessions"])
+            rate = formatting.percent(self.meetings["cpwer"])
+            lines += ["", f"cpWER of the teacher's labels: {rate} over {num} {'meeting' if num == 1 else 'meetings'}"]
         return "\n".join([*lines, "", f"report: {self.report or 'not written'}"])
 
 
@@ -143,6 +149,7 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
         results=facts.get("results", ()),
         against_teacher=None if tested is None else AgainstTeacher.from_dict(tested),
         grammar=None if table is None else GrammarTable.from_dict(table),
+        meetings=facts.get("meetings"),
     )
 
 
@@ -166,6 +173,8 @@ def facts_of(
         facts["rounds"] = [row.to_dict() for row in rounds]
     if filtered is not None:
         facts["funnel"] = funnel(cfg, filtered)
+    if (scores := meetings.of_teacher(cfg)) is not None:
+        facts["meetings"] = scores.to_dict()
     return facts | judged_facts(cfg, run)
 
 

@@ -19,6 +19,8 @@ class TranscribedUtterance:
 
     span_ms: vad.Span
     hypothesis: Hypothesis
+    speaker: str | None = None
+    """Who speaks, where that was asked for."""
 
     @property
     def words(self) -> Sequence[Word]:
@@ -42,13 +44,16 @@ def plain(form: TranscriptionForm, utterances: Sequence[TranscribedUtterance]) -
 def as_json(
     form: TranscriptionForm, utterances: Sequence[TranscribedUtterance], duration_ms: int
 ) -> Mapping[str, object]:
-    """The answer in the formats `json` and `verbose_json`; segments are utterances."""
+    """The answer in the formats `json`, `verbose_json` and `diarized_json`; segments are utterances."""
     usage = {"type": "duration", "seconds": duration_ms / 1000}
     body: dict[str, object] = {"text": full_text(utterances), "usage": usage}
     if form.response_format == "json":
         return body | ({"logprobs": logprobs(utterances)} if form.logprobs else {})
     languages = [utterance.hypothesis.language for utterance in utterances if utterance.hypothesis.language]
     body |= {"task": "transcribe", "duration": duration_ms / 1000}
+    if form.response_format == "diarized_json":
+        spoken = [utterance for utterance in utterances if utterance.hypothesis.text]
+        return body | {"segments": [diarized_segment(number, utterance) for number, utterance in enumerate(spoken)]}
     body["language"] = form.language or next(iter(languages), "")
     if "segment" in form.granularities or not form.granularities:
         body["segments"] = [_segment(number, utterance) for number, utterance in enumerate(utterances)]
@@ -73,6 +78,19 @@ def logprobs(utterances: Sequence[TranscribedUtterance]) -> list[Mapping[str, ob
             token = f" {word.text}" if entries else word.text
             entries.append({"token": token, "logprob": logprob or 0.0, "bytes": list(token.encode())})
     return entries
+
+
+def diarized_segment(number: int, utterance: TranscribedUtterance) -> Mapping[str, object]:
+    """A segment of `diarized_json`, which is the event of a stream, too."""
+    start_ms, end_ms = utterance.span_ms
+    return {
+        "type": "transcript.text.segment",
+        "id": f"seg_{number}",
+        "start": start_ms / 1000,
+        "end": end_ms / 1000,
+        "text": utterance.hypothesis.text,
+        "speaker": utterance.speaker,
+    }
 
 
 def _segment(number: int, utterance: TranscribedUtterance) -> Mapping[str, object]:

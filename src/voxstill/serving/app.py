@@ -21,6 +21,7 @@ from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.version import __version__
 from voxstill.serving.admin import Admin
+from voxstill.serving.diarization import UploadDiarizer
 from voxstill.serving.errors import RequestError
 from voxstill.serving.metrics import CONTENT_TYPE, ServerMetrics
 from voxstill.serving.middleware import Keys, RequestMiddleware
@@ -45,7 +46,8 @@ class TranscriptionServer:
         self._sessions: set[asyncio.Task[None]] = set()
         self._page = _Page()
         self._created = int(time.time())
-        transcriptions = Transcriptions(cfg, self._models, self._decoder)
+        self._diarizer = UploadDiarizer.of(cfg.diarize, cfg.segment.min_ms)
+        transcriptions = Transcriptions(cfg, self._models, self._decoder, self._diarizer)
         admin = Admin(self._models)
 
         async def transcribe(request: Request) -> Response:
@@ -71,7 +73,12 @@ class TranscriptionServer:
         self.app = RequestMiddleware(app, keys, self.metrics, [route.path for route in routes])
 
     async def load(self, sources: Sequence[ModelSource]) -> None:
-        """Load all models; `/ready` says 200 when each has transcribed something. VoxstillError where one cannot."""
+        """Load all models and the diarization engine; VoxstillError where one cannot be.
+
+        `/ready` says 200 when each model has transcribed something.
+        """
+        if self._diarizer is not None:
+            await self._diarizer.load()
         await self._models.load(sources)
         self._is_ready = True
 
@@ -86,8 +93,10 @@ class TranscriptionServer:
             await asyncio.wait(self._sessions, timeout=self._cfg.serve.drain_s)
 
     async def close(self) -> None:
-        """Close the models and end the decoders, when all requests were answered."""
+        """Close the models and the diarization engine and end the decoders, when all requests were answered."""
         await self._models.close()
+        if self._diarizer is not None:
+            await self._diarizer.close()
         await asyncio.to_thread(self._decoder.close)
 
     def _check_loaded(self) -> None:

@@ -14,7 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from voxstill.core.config import Segment
 from voxstill.serving.errors import RequestError
 
-ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
+ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
 Granularity = Literal["word", "segment"]
 MOST_KEYWORDS, MOST_KEYWORD_CHARS, MOST_KEYWORDS_CHARS = 1000, 200, 20_000
 """How many, how long each, and how long all of them together: what they cost grows with that."""
@@ -42,13 +42,17 @@ class TranscriptionForm:
     segment: Segment
 
 
-def read_form(form: FormData, segment: Segment) -> TranscriptionForm:
+def read_form(form: FormData, segment: Segment, *, diarizes: bool) -> TranscriptionForm:
     """Read the fields of a form; `segment` is how recordings are cut where it does not say.
 
-    RequestError for what is missing, unknown or not supported.
+    `diarizes` is whether the server has a diarization engine. RequestError for what is missing, unknown or not
+    supported.
     """
     values, file = _values(form)
     response_format = _response_format(_one(values, "response_format") or "json")
+    if response_format == "diarized_json" and not diarizes:
+        message = "`diarized_json` needs a server with diarization: start it with `--set diarize=embedded`"
+        raise RequestError(400, message, param="response_format")
     stream = _boolean(_one(values, "stream"), "stream")
     granularities = _granularities(values.get("timestamp_granularities", ()))
     includes = values.get("include", ())
@@ -59,8 +63,8 @@ def read_form(form: FormData, segment: Segment) -> TranscriptionForm:
     if granularities and response_format != "verbose_json":
         message = "`timestamp_granularities[]` needs `response_format` to be `verbose_json`"
         raise RequestError(400, message, param="timestamp_granularities")
-    if stream and response_format not in ("json", "text"):
-        message = f"`stream` sends text, not `{response_format}`: take `json` or `text`"
+    if stream and response_format not in ("json", "text", "diarized_json"):
+        message = f"`stream` sends no `{response_format}`: take `json`, `text` or `diarized_json`"
         raise RequestError(400, message, param="stream")
     _refuse_unsupported(values)
     languages = values.get("languages", ())
@@ -150,9 +154,6 @@ def _one(values: Mapping[str, Sequence[str]], name: str) -> str | None:
 
 
 def _response_format(text: str) -> ResponseFormat:
-    if text == "diarized_json":
-        message = "`diarized_json` is not supported: this server does not tell speakers apart"
-        raise RequestError(400, message, param="response_format")
     for name in get_args(ResponseFormat):
         if name == text:
             known: ResponseFormat = name
@@ -198,7 +199,7 @@ def _refuse_unsupported(values: Mapping[str, Sequence[str]]) -> None:
         raise RequestError(400, message, param="prompt")
     for name in ("known_speaker_names", "known_speaker_references"):
         if values.get(name):
-            message = f"`{name}[]` is not supported: this server does not tell speakers apart"
+            message = f"`{name}[]` is not supported: speakers are named A, B and so on, as they begin"
             raise RequestError(400, message, param=name)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,11 +16,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from voxstill.audio import vad
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
 from voxstill.serving import answers
 from voxstill.serving.answers import TranscribedUtterance
+from voxstill.serving.diarization import SpeakerSpans, UploadDiarizer
 from voxstill.serving.errors import RequestError
 from voxstill.serving.forms import TranscriptionForm, read_form
 from voxstill.serving.models import Models
@@ -34,8 +37,8 @@ _QUICK_S = 0.5
 class Transcriptions:
     """The endpoint, with what it needs of the server."""
 
-    def __init__(self, cfg: Config, models: Models, decoder: UploadDecoder) -> None:
-        self._cfg, self._models, self._decoder = cfg, models, decoder
+    def __init__(self, cfg: Config, models: Models, decoder: UploadDecoder, diarizer: UploadDiarizer | None) -> None:
+        self._cfg, self._models, self._decoder, self._diarizer = cfg, models, decoder, diarizer
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request; RequestError where it is refused."""
@@ -43,7 +46,8 @@ class Transcriptions:
         async with AsyncExitStack() as stack:
             form_data = await self._form(request)
             stack.push_async_callback(form_data.close)
-            return await _while_connected(request, self._answer(request, read_form(form_data, self._cfg.segment)))
+            form = read_form(form_data, self._cfg.segment, diarizes=self._diarizer is not None)
+            return await _while_connected(request, self._answer(request, form))
 
     async def _answer(self, request: Request, form: TranscriptionForm) -> Response:
         """Decode the file of a form, and transcribe it."""
@@ -53,17 +57,22 @@ class Transcriptions:
             hints = hints_for(version, form.language, form.keywords)
             self._refuse_overload(version, 0.0)
             upload = await stack.enter_async_context(self._decoder.decode(form.file, form.segment))
-            self._refuse_overload(version, min(upload.duration_ms, REQUEST_MS) / 1000)
+            diarizer = self._diarizer if form.response_format == "diarized_json" else None
+            diarizing_s = 0.0 if diarizer is None else diarizer.waiting_s
+            self._refuse_overload(version, min(upload.duration_ms, REQUEST_MS) / 1000, diarizing_s)
+            speakers = SpeakerSpans([(span_ms, None) for span_ms in upload.spans_ms])
+            if diarizer is not None:
+                speakers = await diarizer.diarize(upload)
             headers = {"x-voxstill-version": version.name}
-            if upload.warning is not None:
-                headers["x-voxstill-warning"] = upload.warning.encode("ascii", "backslashreplace").decode()
-            utterances = self._utterances(version, upload, hints)
+            if warning := "; ".join(filter(None, (upload.warning, speakers.warning))):
+                headers["x-voxstill-warning"] = warning.encode("ascii", "backslashreplace").decode()
+            utterances = self._utterances(version, upload, speakers, hints)
             if form.stream:
                 stack.push_async_callback(utterances.aclose)
                 events = _events(form, utterances, upload.duration_ms)
                 return _EventStream(events, headers, stack.pop_all())
             done = [utterance async for utterance in utterances]
-            if form.response_format in ("json", "verbose_json"):
+            if form.response_format in ("json", "verbose_json", "diarized_json"):
                 return JSONResponse(answers.as_json(form, done, upload.duration_ms), headers=headers)
             media_type = "text/vtt" if form.response_format == "vtt" else "text/plain"
             return PlainTextResponse(answers.plain(form, done), headers=headers, media_type=media_type)
@@ -94,36 +103,43 @@ class Transcriptions:
         except ClientDisconnect:
             raise RequestError(400, "the client has left") from None
 
-    def _refuse_overload(self, version: Version, more_s: float) -> None:
-        """RequestError where too much audio waits for a decoder and for this version; one that is idle takes any."""
-        queued_s = version.queued_s + self._decoder.waiting_s
+    def _refuse_overload(self, version: Version, more_s: float, diarizing_s: float = 0.0) -> None:
+        """RequestError where too much audio waits for a decoder, the diarization engine and this version.
+
+        One that is idle takes any.
+        """
+        queued_s = version.queued_s + self._decoder.waiting_s + diarizing_s
         if queued_s and queued_s + more_s > self._cfg.serve.max_queue_s:
             message = f"{queued_s:.0f} s of audio wait, and at most {self._cfg.serve.max_queue_s:g} s may"
             raise RequestError(429, message, code="rate_limit_exceeded", retry_s=version.wait_s)
 
     async def _utterances(
-        self, version: Version, upload: DecodedUpload, hints: Hints
+        self, version: Version, upload: DecodedUpload, speakers: SpeakerSpans, hints: Hints
     ) -> AsyncGenerator[TranscribedUtterance, None]:
         """The utterances of a recording in order, some of them transcribed ahead; RequestError where one fails."""
-        ahead: deque[tuple[tuple[int, int], asyncio.Task[Hypothesis]]] = deque()
-        waiting = deque(upload.spans_ms)
+        ahead: deque[tuple[vad.Span, str | None, asyncio.Task[Hypothesis]]] = deque()
+        waiting = deque(speakers.spans)
         ahead_ms = 0
         try:
             while waiting or ahead:
-                while waiting and (not ahead or ahead_ms + waiting[0][1] - waiting[0][0] <= REQUEST_MS):
-                    span_ms = waiting.popleft()
-                    ahead_ms += span_ms[1] - span_ms[0]
+                while waiting and (not ahead or ahead_ms + _length_ms(waiting[0][0]) <= REQUEST_MS):
+                    span_ms, speaker = waiting.popleft()
+                    ahead_ms += _length_ms(span_ms)
                     transcription = self._models.transcribe(version, upload.utterance(span_ms), hints)
-                    ahead.append((span_ms, asyncio.create_task(transcription)))
-                span_ms, task = ahead.popleft()
+                    ahead.append((span_ms, speaker, asyncio.create_task(transcription)))
+                span_ms, speaker, task = ahead.popleft()
                 hypothesis = await task
-                ahead_ms -= span_ms[1] - span_ms[0]
+                ahead_ms -= _length_ms(span_ms)
                 if hypothesis.error is not None and hypothesis.error != "no audio":
                     raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.error}", param="file")
-                yield TranscribedUtterance(span_ms=span_ms, hypothesis=hypothesis)
+                yield TranscribedUtterance(span_ms=span_ms, hypothesis=hypothesis, speaker=speaker)
         finally:
-            for _, task in ahead:
+            for *_, task in ahead:
                 task.cancel()
+
+
+def _length_ms(span_ms: vad.Span) -> int:
+    return span_ms[1] - span_ms[0]
 
 
 def hints_for(version: Version, language: str | None, keywords: tuple[str, ...]) -> Hints:
@@ -177,15 +193,16 @@ class _EventStream(StreamingResponse):
 async def _events(
     form: TranscriptionForm, utterances: AsyncIterator[TranscribedUtterance], duration_ms: int
 ) -> AsyncIterator[str]:
-    """Server-sent events: a delta for each utterance, and at the end the whole text."""
+    """Server-sent events: a delta for each utterance, its segment where speakers are asked for, and the whole text."""
     done: list[TranscribedUtterance] = []
+    numbers = itertools.count()
     try:
         async for utterance in utterances:
             text = utterance.hypothesis.text
             if text:
                 delta = f" {text}" if answers.full_text(done) else text
-                extra = {"logprobs": answers.logprobs([utterance])} if form.logprobs else {}
-                yield _event({"type": "transcript.text.delta", "delta": delta, **extra})
+                for event in _utterance_events(form, utterance, delta, next(numbers)):
+                    yield _event(event)
             done.append(utterance)
     except Exception as error:
         if not isinstance(error, RequestError):
@@ -205,5 +222,17 @@ async def _events(
     yield "data: [DONE]\n\n"
 
 
-def _event(content: dict[str, object]) -> str:
+def _utterance_events(
+    form: TranscriptionForm, utterance: TranscribedUtterance, delta: str, number: int
+) -> Iterator[Mapping[str, object]]:
+    event = {"type": "transcript.text.delta", "delta": delta}
+    if form.response_format == "diarized_json":
+        segment = answers.diarized_segment(number, utterance)
+        yield event | {"segment_id": segment["id"]}
+        yield segment
+    else:
+        yield event | ({"logprobs": answers.logprobs([utterance])} if form.logprobs else {})
+
+
+def _event(content: Mapping[str, object]) -> str:
     return f"data: {json.dumps(content)}\n\n"

@@ -72,6 +72,9 @@ class Evaluate(Section):
     """What is made alike before words are compared: `basic` folds case, punctuation, digits and Unicode form."""
     texts: str | None = option(None)
     """JSONL of `id` and `text`: human words that no step but evaluation may read."""
+    meetings: str | None = option(None)
+    """STM or SegLST of human words with their speakers, by recording: the report has cpWER of the teacher's labels of
+    these recordings."""
     bootstrap_draws: int = option(1000, unit="draws", ge=100, formerly=("resamples",))
     """Bootstrap draws of speakers for the 95 % interval."""
     lm_order: int | None = option(None, unit="words", ge=1, le=7)

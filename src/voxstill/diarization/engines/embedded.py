@@ -28,6 +28,7 @@ _FRAME_MS = 10
 _STEP_MS = _FRAME_MS * resegmentation.STEP_FRAMES
 _WINDOW_MS, _HOP_MS = 1600, 500
 _WINDOW_FRAMES = _WINDOW_MS // _FRAME_MS
+_FOLLOWS_MS = 1500  # from the centre of a window to that of one that has hardly any of its samples
 _BLOCK_MS = 600_000
 _MAX_STRETCH_MS = 60_000
 _EDGE = 200  # samples before the first and behind the last frame's centre
@@ -95,7 +96,9 @@ class EmbeddedEngine:
             embeddings.append(ge2e.embed(self._network, np.concatenate([windows_WFD for _, windows_WFD in pairs])))
         if not stretches:
             return []
-        labels = clustering.speaker_labels(embeddings, self.options.max_speakers, self.options.num_speakers)
+        labels = clustering.speaker_labels(
+            embeddings, _pairs(stretches), self.options.max_speakers, self.options.num_speakers
+        )
         sizes = np.cumsum([len(stretch.centre_W) for stretch in stretches])
         of_windows = np.split(np.concatenate(labels), sizes[:-1])
         steps = [_steps(stretch, label_W) for stretch, label_W in zip(stretches, of_windows, strict=True)]
@@ -146,6 +149,17 @@ def _features(samples_T: Samples, span: vad.Span, gain: float) -> tuple[_Stretch
     own_FD = power_FD[(start_ms - first_ms) // _FRAME_MS :][: -(-(end_ms - start_ms) // _FRAME_MS)]
     centre_W = np.asarray(first_ms + _FRAME_MS * frame_W + _WINDOW_MS / 2, np.float64)
     return _Stretch(start_ms, end_ms, resegmentation.cepstra(own_FD), centre_W), windows_WFD
+
+
+def _pairs(stretches: Sequence[_Stretch]) -> NDArray[np.int64]:
+    """The windows (P, 2) of a stretch of which the second is the first that begins where the first ends."""
+    parts, num_before = [np.zeros((0, 2), np.int64)], 0
+    for stretch in stretches:
+        follower_W = np.searchsorted(stretch.centre_W, stretch.centre_W + _FOLLOWS_MS)
+        window_P = np.flatnonzero(follower_W < len(stretch.centre_W))
+        parts.append(num_before + np.stack([window_P, follower_W[window_P]], axis=1))
+        num_before += len(stretch.centre_W)
+    return np.concatenate(parts)
 
 
 def _slice(samples_T: Samples, first_ms: int, last_ms: int) -> NDArray[np.int16]:

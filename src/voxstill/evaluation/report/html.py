@@ -174,6 +174,8 @@ class Facts(TypedDict, total=False):
     """The fields of an `AgainstTeacher`."""
     grammar: Mapping[str, Any]
     """The fields of a `GrammarTable`."""
+    meetings: Mapping[str, Any]
+    """The fields of a `MeetingScores` of the teacher's labels."""
     steps: Sequence[Step]
     rounds: Sequence[Mapping[str, Any]]
     """The fields of each `RoundResult`."""

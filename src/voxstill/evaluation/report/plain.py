@@ -48,6 +48,8 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
         parts.append(_escape(against_teacher(facts["against_teacher"])))
     if table := facts.get("grammar"):
         parts += ["## With and without a grammar", *_grammar(table)]
+    if scores := facts.get("meetings"):
+        parts += ["## Meetings", *_meetings(scores)]
     if lines := facts.get("results"):
         rows = [result_line(line) for line in lines]
         columns = ("corpus", "split", "recogniser", "decoding", "normalizer", "utterances", "rate", "95 % interval")
@@ -89,6 +91,19 @@ def _grammar(table: Mapping[str, Any]) -> list[str]:
     ]
     columns = ("", "grammar", "WER", "95 % interval", "CER", "audio-s/s")
     return [f"On {number(table['utterances'])} of {number(table['of'])} utterances.", _table(columns, rows)]
+
+
+def _meetings(scores: Mapping[str, Any]) -> list[str]:
+    """A sentence on all recordings, and the rates of each."""
+    rows = [
+        [
+            *(row["session"], percent(row["cpwer"]), percent(row["tcpwer"]), number(row["words"])),
+            *map(str, row["speakers"]),
+        ]
+        for row in scores["sessions"]
+    ]
+    columns = ("recording", "cpWER", "tcpWER", "words", "speakers", "found")
+    return [f"cpWER of the teacher's labels: {percent(scores['cpwer'])}.", _table(columns, rows)]
 
 
 def result_line(line: ResultLine | Mapping[str, Any]) -> list[str]:
