@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,49 @@ def test_diarised_labels_are_judged_by_who_said_what(
 def speaker_of(folder: Path, cfg: Config, row: int) -> str | None:
     utterances = rows(folder, "utterances", Utterance, utterances_recipe(cfg))
     return sorted(utterances, key=lambda utterance: utterance.start_ms)[row].info.speaker
+
+
+def test_recordings_of_one_name_have_sessions_of_their_own(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for name in ("a/talk.wav", "b/talk.wav", "a b.wav", "a_b.wav"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        paths.append(str(write(tmp_path / name, 2)))
+    code, out, _ = run(capsys, "diarize", *paths, "--set", engine)
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[1] for line in lines] == [name for name in ("talk", "talk-2", "a_b", "a_b-2") for _ in range(2)]
+    assert all(line[7].startswith(f"{line[1]}/") for line in lines)
+    assert run(capsys, "diarize", *paths, "--format", "srt", "--set", engine)[0] == 2
+
+
+def test_turns_lie_within_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "wild.py"
+    program.write_text(
+        """for start, length in ((-5, 6), (1, 1000), (50, 2), (1, 1e300)):
+    print(f"SPEAKER x 1 {start} {length} <NA> <NA> S{start} <NA> <NA>")
+"""
+    )
+    engine = f"diarize={{name: command, command: ['{sys.executable}', '{program}']}}"
+    code, out, _ = run(capsys, "diarize", str(write(tmp_path / "talk.wav", 3)), "--format", "json", "--set", engine)
+    assert code == 0
+    turns = [json.loads(line) for line in out.splitlines()]
+    assert [(turn["start_ms"], turn["end_ms"], turn["speaker"]) for turn in turns] == [
+        (0, 1000, "talk/1"),
+        (1000, 3000, "talk/2"),
+    ]
+
+
+@pytest.mark.parametrize("output", ["b'\\xff\\xfe'", "b'SPEAKER x 1 nan 1 <NA> <NA> A <NA> <NA>'", "b'SPEAKER x'"])
+def test_what_a_program_writes_wrongly_is_named_the_same_each_time(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "garbage.py"
+    program.write_text(f"import sys; sys.stdout.buffer.write({output})")
+    engine = f"diarize={{name: command, command: ['{sys.executable}', '{program}']}}"
+    audio = str(write(tmp_path / "talk.wav", 3))
+    first, second = (run(capsys, "diarize", audio, "--json", "--set", engine) for _ in range(2))
+    assert first[0] == 3
+    assert first[1] == second[1]
+    assert "turns.rttm" not in first[1]

@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import Self
 
 from voxstill.audio.vad import Samples
+from voxstill.core import pcm
 from voxstill.core.config import Diarize
 from voxstill.core.errors import ConfigError, DataError, VoxstillError, first_line
 from voxstill.diarization import registry
-from voxstill.diarization.turns import Turn, doubt
+from voxstill.diarization.turns import Turn, doubt, within
 
 FAILED = "diarization has failed"
 
@@ -60,7 +61,7 @@ class Diarizer:
     def diarize(self, samples_T: Samples) -> Diarization:
         """Diarize a recording at 16 kHz; what fails of this recording is its `error`."""
         try:
-            turns = tuple(self._engine.turns(samples_T))
+            turns = within(self._engine.turns(samples_T), pcm.samples_to_ms(len(samples_T)))
         except DataError as error:
             return Diarization(error=f"{FAILED}: {error.what}: {error.why}")
         except VoxstillError:

@@ -97,6 +97,14 @@ def numbered(spans: Sequence[tuple[int, int, str]]) -> list[Turn]:
     ]
 
 
+def within(turns: Sequence[Turn], duration_ms: int) -> tuple[Turn, ...]:
+    """The turns as far as they lie in the recording: a program may write any time."""
+    if all(0 <= turn.start_ms < turn.end_ms <= duration_ms for turn in turns):
+        return tuple(turns)
+    spans = [(max(0, turn.start_ms), min(turn.end_ms, duration_ms), str(turn.speaker)) for turn in turns]
+    return tuple(numbered(spans))
+
+
 def doubt(turns: Sequence[Turn]) -> str | None:
     """Why the speakers of a recording are doubtful, in words; None where there is speech enough to tell voices apart.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, get_args
@@ -72,7 +73,8 @@ class DiarizeResult(Result):
         """RTTM, a line of JSON for each turn, or SubRip (`srt`); ConfigError for another form."""
         if form == "rttm":
             return "\n".join(
-                rttm.line_of(_session(turn.audio), turn.start_ms, turn.end_ms, turn.speaker) for turn in self.turns
+                rttm.line_of(turn.speaker.rpartition("/")[0], turn.start_ms, turn.end_ms, turn.speaker)
+                for turn in self.turns
             )
         if form == "json":
             return "\n".join(json.dumps(turn.to_dict(), ensure_ascii=False) for turn in self.turns)
@@ -91,17 +93,24 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     """Diarize recordings: files, folders, addresses or standard input.
 
     Where `diarize.name` is not set, the engine is `embedded`. One that cannot be read or diarized has its reason
-    instead. ConfigError where the engine cannot be loaded.
+    instead. ConfigError where the engine cannot be loaded, or where subtitles of several recordings are asked for.
     """
     section = cfg.diarize if cfg.diarize.name is not None else cfg.diarize.model_copy(update={"name": "embedded"})
     paths, num_skipped = recordings.expand(names)
+    if form == "srt" and len(paths) > 1:
+        raise ConfigError(
+            f"subtitles of {len(paths):,} recordings",
+            why="they would share one time line",
+            fix="name one recording, or take another --format",
+        )
+    session_of = _sessions([redact_uri(path) for path in paths])
     reader, rows, turns = AudioReader(cfg), list[DiarizedRecording](), list[SpeakerTurn]()
     with Diarizer(section) as diarizer, Progress("diarize", len(paths), "files") as bar:
         for path in paths:
             name = redact_uri(path)
             row, diarization = _diarize(reader, diarizer, path, name)
             rows.append(row)
-            turns += _turns(name, diarization)
+            turns += _turns(name, session_of[name], diarization)
             bar.advance()
     return DiarizeResult(
         turns=turns, speakers=sum(row.speakers for row in rows), recordings=rows, skipped=num_skipped, form=form
@@ -128,17 +137,24 @@ def _diarize(reader: AudioReader, diarizer: Diarizer, path: str, name: str) -> t
     return row, diarization
 
 
-def _turns(name: str, diarization: Diarization) -> Iterator[SpeakerTurn]:
+def _turns(name: str, session: str, diarization: Diarization) -> Iterator[SpeakerTurn]:
     for turn in diarization.turns:
         yield SpeakerTurn(
             audio=name,
             start_ms=turn.start_ms,
             end_ms=turn.end_ms,
-            speaker=f"{_session(name)}/{turn.speaker}",
+            speaker=f"{session}/{turn.speaker}",
             overlap=turn.overlap,
         )
 
 
-def _session(name: str) -> str:
-    """The name of a recording without its folder and ending."""
-    return "stdin" if name == recordings.STANDARD_INPUT else PurePosixPath(name.partition("?")[0].rstrip("/")).stem
+def _sessions(names: Sequence[str]) -> Mapping[str, str]:
+    """A session for each recording: its name without folder and ending, and a number where an earlier one has that."""
+    session_of: dict[str, str] = {}
+    words = set[str]()
+    for name in dict.fromkeys(names):
+        stem = "stdin" if name == recordings.STANDARD_INPUT else PurePosixPath(name.partition("?")[0].rstrip("/")).stem
+        numbered = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
+        session_of[name] = next(session for session in numbered if rttm.one_word(session) not in words)
+        words.add(rttm.one_word(session_of[name]))
+    return session_of

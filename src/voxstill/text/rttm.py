@@ -68,9 +68,14 @@ def read(uri: str) -> list[RttmEvent]:
     return marks
 
 
+def one_word(name: str) -> str:
+    """A name with an underscore for white space, which ends a column."""
+    return "_".join(name.split()) or "_"
+
+
 def line_of(session: str, start_ms: int, end_ms: int, speaker: str) -> str:
     """The line of an RTTM of one turn; white space in names, which ends a column, is an underscore."""
-    session, speaker = ("_".join(name.split()) or "_" for name in (session, speaker))
+    session, speaker = one_word(session), one_word(speaker)
     seconds = f"{start_ms / 1000:.3f} {(end_ms - start_ms) / 1000:.3f}"
     return f"SPEAKER {session} 1 {seconds} <NA> <NA> {speaker} <NA> <NA>"
 

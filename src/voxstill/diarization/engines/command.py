@@ -65,7 +65,11 @@ class CommandEngine:
             _write(audio, samples_T)
             output = folder / "turns.rttm"
             self._run(audio, output)
-            events = [event for event in rttm.read(str(output)) if event.kind == "SPEAKER"]
+            try:
+                events = [event for event in rttm.read(str(output)) if event.kind == "SPEAKER"]
+            except DataError as error:  # without the name of the temporary file, which differs each time
+                what = error.what.replace(f"`{output}`", "its output").replace(str(output), "line ")
+                raise _failed(self.options.command[0], f"{what}: {error.why}") from None
         return numbered([(event.start_us // 1000, event.end_us // 1000, event.speaker) for event in events])
 
     def close(self) -> None:
