@@ -1,7 +1,8 @@
 """The rows of a new joined file: the columns of all tables side by side, in the order of the table of utterances.
 
-Rows are found by their ids in Arrow. Beside the ids only a block of utterances is in memory: tables mostly have the order
-of the utterances, so that a block needs few of their parts. A part with rows of several blocks is read for each of them.
+Rows are found by their ids in Arrow. Beside the ids only a block of utterances is in memory: tables mostly have the
+order of the utterances, so that a block needs few of their parts. A part with rows of several blocks is read for each
+of them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) 
     place_N = _first_places(ids, sources.removed)
     if len(place_N) < len(ids):
         ids = ids.take(_indices(place_N))
-    others = [_Placed(_Parts(work, source, hold=len(ids) <= BLOCK_ROWS), ids, sources.removed) for source in sources.joined]
+    others = [
+        _Placed(_Parts(work, source, hold=len(ids) <= BLOCK_ROWS), ids, sources.removed) for source in sources.joined
+    ]
     num_rows = len(ids)
     del ids
     for start in range(0, max(num_rows, 1), BLOCK_ROWS):

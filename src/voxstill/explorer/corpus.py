@@ -200,7 +200,8 @@ class Corpus:
         if not wanted.text:
             return wanted.clause()
         [(text,)] = self._fetch("SELECT lower(?)", (wanted.text,))
-        found = Clause(sql=f"{signatures.condition(text)} AND contains(rows.search, ?)", values=(text,))
+        compared = f"CASE WHEN {signatures.condition(text)} THEN contains(rows.search, ?) ELSE false END"
+        found = Clause(sql=compared, values=(text,))  # AND would be reordered, the comparison first
         row = self._row_of(wanted.text)
         if row is not None:
             found = Clause(sql=f"{found.sql} OR rows.row = ?", values=(text, row))

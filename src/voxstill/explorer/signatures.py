@@ -25,9 +25,14 @@ _FACTORS = (np.uint8(167), np.uint8(91), np.uint8(219))
 
 def register(file: duckdb.DuckDBPyConnection) -> None:
     """Make `signature(VARCHAR)` known to a connection; it is a STRUCT of `COLUMNS`."""
-    fields = ", ".join(f"{name} UBIGINT" for name in COLUMNS)
-    call = lambda texts: _of_arrow(texts)  # noqa: E731 - without annotations, which would be evaluated
-    file.create_function(FUNCTION, call, ["VARCHAR"], f"STRUCT({fields})", type="arrow", null_handling="special")
+    file.create_function(  # type: ignore[call-overload]  # modules with its enumerations differ between versions
+        FUNCTION,
+        lambda texts: _of_arrow(texts),  # noqa: PLW0108 - annotations would be evaluated
+        ["VARCHAR"],
+        f"STRUCT({', '.join(f'{name} UBIGINT' for name in COLUMNS)})",
+        type="arrow",
+        null_handling="special",
+    )
 
 
 def of(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.uint64]:
@@ -57,8 +62,8 @@ def condition(text: str) -> str:
     if len(text.encode()) < _RUN:
         return "true"
     [signature_4] = of(pa.array([text]))
-    terms = (f"rows.{name} & {bits}::UBIGINT = {bits}::UBIGINT" for name, bits in zip(COLUMNS, signature_4) if bits)
-    return " AND ".join(terms)
+    fields = zip(COLUMNS, signature_4, strict=True)
+    return " AND ".join(f"rows.{name} & {bits}::UBIGINT = {bits}::UBIGINT" for name, bits in fields if bits)
 
 
 def _hashes(bytes_T: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -66,7 +71,8 @@ def _hashes(bytes_T: NDArray[np.uint8]) -> NDArray[np.uint8]:
     first_T, second_T, third_T = bytes_T[:-2], bytes_T[1:-1], bytes_T[2:]
     first, second, third = _FACTORS
     mixed_T = ((first_T * first) ^ (first_T >> 3)) + second_T * second
-    return ((mixed_T ^ (mixed_T >> 4)) * third) ^ third_T
+    hash_T: NDArray[np.uint8] = ((mixed_T ^ (mixed_T >> 4)) * third) ^ third_T
+    return hash_T
 
 
 def _of_arrow(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
