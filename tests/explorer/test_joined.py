@@ -61,6 +61,7 @@ def test_many_utterances_are_joined_in_blocks(cfg: Config, monkeypatch: pytest.M
     whole = rows_of(cfg)
     path_of(cfg).unlink()
     monkeypatch.setattr(joined.assembly, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(joined.assembly, "HELD_ROWS", 10)
     assert rows_of(cfg) == whole
 
 

@@ -26,7 +26,9 @@ _ROW_GROUP = 122_880
 """Rows that one thread of the database inserts at once."""
 _INSERTED_AT_ONCE = 2 * _ROW_GROUP
 BLOCK_ROWS = 2 * _INSERTED_AT_ONCE
-"""Utterances of which the columns of all tables are in memory at once."""
+"""Utterances of which the columns of all tables are in memory at once, where there are more than `HELD_ROWS`."""
+HELD_ROWS = 1_000_000
+"""So few utterances are read once and as a whole: to open a part takes as long as to read it."""
 
 
 def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) -> Mapping[str, int]:
@@ -39,7 +41,7 @@ def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) 
     if len(place_N) < len(ids):
         ids = ids.take(_indices(place_N))
     others = [
-        _Placed(_Parts(work, source, hold=len(ids) <= BLOCK_ROWS), ids, sources.removed) for source in sources.joined
+        _Placed(_Parts(work, source, hold=len(ids) <= HELD_ROWS), ids, sources.removed) for source in sources.joined
     ]
     num_rows = len(ids)
     del ids
@@ -57,7 +59,9 @@ def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) 
 def _is_one_block(work: Store, source: TableSource) -> bool:
     """Whether the manifest of a table says that it is small enough."""
     files = manifest.read(work, source.prefix)
-    return files is not None and sum(file.num_rows or 0 for file in files) <= BLOCK_ROWS
+    lengths = [file.num_rows for file in files or () if file.name != tables.SUCCESS]
+    known = [length for length in lengths if length is not None]
+    return 0 < len(known) == len(lengths) and sum(known) <= HELD_ROWS
 
 
 class _Parts:
