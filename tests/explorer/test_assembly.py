@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from voxstill.storage.store import Store
 def write(work: Store, prefix: str, rows: list[Utterance] | list[Label], rng: np.random.Generator) -> None:
     """Rows in parts of different lengths, one of them empty."""
     ends = [0, *sorted(rng.integers(0, len(rows), 5)), len(rows)]
-    for number, (start, stop) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for number, (start, stop) in enumerate(itertools.pairwise(ends)):
         part = rows[start:stop]
         work.create(f"{prefix}/{number:03}.parquet", tables.to_parquet(part, Utterance if "utt" in prefix else Label))
     work.create(f"{prefix}/999.parquet", tables.to_parquet([], Utterance if "utt" in prefix else Label))
