@@ -61,10 +61,11 @@ def test_a_file_that_is_up_to_date_is_opened_as_it_is(cfg: Config, builds: list[
     assert builds == ["built"]
 
 
-def test_many_utterances_are_joined_in_shares(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_utterances_are_joined_in_blocks(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = rows_of(cfg)
     path_of(cfg).unlink()
-    monkeypatch.setattr(joined.staging, "JOINED_AT_ONCE", 10)
+    monkeypatch.setattr(joined.assembly, "BLOCK_ROWS", 10)
+    monkeypatch.setattr(joined.assembly, "HELD_ROWS", 10)
     assert rows_of(cfg) == whole
 
 

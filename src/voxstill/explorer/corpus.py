@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.explorer import joined
+from voxstill.explorer import joined, signatures
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
-from voxstill.explorer.filters import ROW, Filter, Order, Value, joins
+from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
 from voxstill.explorer.staging import run
 from voxstill.explorer.students import StudentTexts
 
@@ -26,6 +26,8 @@ MAX_BINS = 200
 MAX_FACETS = 200
 MEMORY = "1600MB"
 _EXPORTED_AT_ONCE = 100_000
+_KNOWN_IDS = 1_000
+"""Searched texts of which is known whether they are ids."""
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 _CORRECTION = Column(name="correction", title="corrected text", kind="text", place="judgements")
 
@@ -63,6 +65,7 @@ class Corpus:
         columns = (*self.about.columns, *own, _JUDGED, _CORRECTION)
         self.columns: Mapping[str, Column] = {column.name: column for column in columns}
         self._has_removed = False
+        self._row_by_id: dict[str, int | None] = {}
         self._add_students(students)
 
     def close(self) -> None:
@@ -75,7 +78,7 @@ class Corpus:
 
         All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
         """
-        clause, tables = wanted.clause(), joins([*wanted.columns, order.column])
+        clause, tables = self._clause(wanted), joins([*wanted.columns, order.column])
         fits = f"{clause.sql}{self.without_removed}"
         keys: list[tuple[int, Value]] = []
         for stage in order.stages():
@@ -106,7 +109,7 @@ class Corpus:
     def totals(self, wanted: Filter) -> Row:
         """How many utterances there are, how long they are, how many were judged and kept."""
         kept = "count(*) FILTER (kept), count(kept)" if "kept" in self.columns else "NULL, NULL"
-        clause = wanted.clause()
+        clause = self._clause(wanted)
         [row] = self._fetch(
             f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
             f" WHERE {clause.sql}{self.without_removed}",
@@ -125,7 +128,7 @@ class Corpus:
             high = low + 1
         bins = max(1, min(bins, MAX_BINS))
         others = wanted.without(column.name)
-        clause, width = others.clause(), (high - low) / bins
+        clause, width = self._clause(others), (high - low) / bins
         kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
         query = (
@@ -145,7 +148,7 @@ class Corpus:
         if column.kind not in ("category", "flag"):
             raise RequestError(400, f"`{column.name}` is no category")
         others = wanted.without(column.name)
-        clause = others.clause()
+        clause = self._clause(others)
         query = (
             f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
             f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
@@ -158,7 +161,7 @@ class Corpus:
 
         Asked for in blocks of rows, so that no sort of all of them has to fit into memory.
         """
-        clause = wanted.clause()
+        clause = self._clause(wanted)
         shown = ", ".join(column.sql for column in columns)
         query = (
             f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
@@ -199,6 +202,28 @@ class Corpus:
     def without_removed(self) -> str:
         """The condition that leaves out removed rows."""
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
+
+    def _clause(self, wanted: Filter) -> Clause:
+        """A filter in SQL; a text is compared where its signature fits, or is the whole id of a row."""
+        if not wanted.text:
+            return wanted.clause()
+        [(text,)] = self._fetch("SELECT lower(?)", (wanted.text,))
+        compared = f"CASE WHEN {signatures.condition(text)} THEN contains(rows.search, ?) ELSE false END"
+        found = Clause(sql=compared, values=(text,))  # AND would be reordered, the comparison first
+        row = self._row_of(wanted.text)
+        if row is not None:
+            found = Clause(sql=f"{found.sql} OR rows.row = ?", values=(text, row))
+        return wanted.clause(found)
+
+    def _row_of(self, id_: str) -> int | None:
+        """The row of an id, None where there is none; a page asks several times for the same."""
+        if " " in id_:
+            return None
+        if id_ not in self._row_by_id:
+            if len(self._row_by_id) >= _KNOWN_IDS:
+                self._row_by_id.clear()
+            self._row_by_id[id_] = self.numbers_of([id_]).get(id_)
+        return self._row_by_id[id_]
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

@@ -72,13 +72,11 @@ class Filter:
         """The columns that it asks for."""
         return tuple(condition.column for condition in self.conditions)
 
-    def clause(self) -> Clause:
-        """All of it in SQL."""
+    def clause(self, found: Clause | None = None) -> Clause:
+        """All of it in SQL; `found` is the condition of the text, which the corpus makes."""
         clauses = [condition.clause() for condition in self.conditions]
-        if self.text:
-            is_id = "" if " " in self.text else " OR rows.id = ?"
-            values = (self.text, *([self.text] if is_id else []))
-            clauses.append(Clause(sql="contains(rows.search, lower(?))" + is_id, values=values))
+        if found is not None:
+            clauses.append(found)
         return Clause(
             sql=" AND ".join(f"({clause.sql})" for clause in clauses) or "true",
             values=tuple(value for clause in clauses for value in clause.values),

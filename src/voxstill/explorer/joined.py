@@ -6,7 +6,7 @@ The file says which parts it was built from. Where parts were added to the same 
 takes its place by a rename, and one process at a time builds.
 
 The texts are searched in a column of lower case that is not compressed: ten million are searched in a third of the time
-of compressed ones.
+of compressed ones. Their signatures (`explorer/signatures.py`) say which are worth a comparison.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.explorer import growth, staging
+from voxstill.explorer import assembly, growth, signatures, staging
 from voxstill.explorer.columns import Column, TeacherColumn, title
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
@@ -34,7 +34,7 @@ from voxstill.storage.store import Store
 if TYPE_CHECKING:
     import duckdb
 
-VERSION = 1
+VERSION = 2
 """Rises when the columns or their meaning change: older files are built anew."""
 THREADS = 2
 BUILD_MEMORY = "1GB"
@@ -199,6 +199,7 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
         return False
     shutil.copyfile(path, draft)
     with opened(draft) as file:
+        signatures.register(file)
         try:
             if not growth.take_in(work, sources, file, added):
                 return False
@@ -212,17 +213,11 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
 
 def _build(work: Store, sources: Sources, draft: Path, now: State) -> None:
     with opened(draft) as file:
-        for source in sources.tables:
-            staging.stage(work, file, source, manifest.parts(work, source.prefix), sources.removed)
-        staging.create_rows(file, sources)
+        signatures.register(file)
+        strays = assembly.create_rows(work, file, sources)
         run(file, "CREATE TABLE strays (prefix VARCHAR, num BIGINT)")
-        for source in sources.joined:
-            run(
-                file,
-                f"INSERT INTO strays SELECT ?, (SELECT count({_quoted(source.marker)}) FROM {source.staged})"
-                f" - (SELECT count({_quoted(source.marker)}) FROM rows)",
-                [source.prefix],
-            )
+        for prefix, num in strays.items():
+            run(file, "INSERT INTO strays VALUES (?, ?)", [prefix, num])
         _finish(file, sources, now)
 
 

@@ -1,4 +1,4 @@
-"""The tables of a work folder as DuckDB tables beside one another, and the join of them to one row an utterance."""
+"""The tables of a work folder: what is read of them, and the columns of the joined file that follow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from voxstill.core.records import fingerprint
+from voxstill.explorer import signatures
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
@@ -20,10 +21,8 @@ Parts = Mapping[str, Mapping[str, Sequence[object]]]
 Role = Literal["utterances", "labels", "scores", "verdicts", "shards"]
 IDS = ("id", "recording_id", "uri", "tar")
 """Columns of which nearly every row has another value: they are neither counted nor drawn."""
-HIDDEN = ("row", "search", "gain_db", "tar_offset", "tar_bytes", "tar_format")
+HIDDEN = ("row", "search", *signatures.COLUMNS, "gain_db", "tar_offset", "tar_bytes", "tar_format")
 """Columns that no request may name."""
-JOINED_AT_ONCE = 1_000_000
-"""Utterances, of which the columns of all tables fit into memory."""
 _ROWS_AT_ONCE = 100_000
 _UTTERANCE = (
     *("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "gain_db"),
@@ -100,12 +99,11 @@ def stage(
     import pyarrow as pa
 
     file.register("removed", pa.table({"id": pa.array(sorted(removed), pa.string())}))
-    parts = _numbered(source, keys, tables.columns(work, keys, source.kind, _READ[source.role]))
-    empty = pa.schema(_fields(source)).empty_table()
-    file.register("part", empty)
-    query = f"{_select(source)} WHERE id NOT IN (SELECT id FROM removed)"
+    file.register("part", schema(source).empty_table())
+    columns = ", ".join(f"{expression} AS {name}" for expression, name in expressions(source))
+    query = f"SELECT {columns} FROM part WHERE id NOT IN (SELECT id FROM removed)"
     run(file, f"CREATE OR REPLACE TEMP TABLE {source.staged} AS {query}")
-    for part in _gathered(parts):
+    for part in _gathered(read(work, source, keys)):
         file.register("part", part)
         run(file, f"INSERT INTO {source.staged} {query}")
     for name in ("part", "removed"):
@@ -119,37 +117,47 @@ def stage(
         )
 
 
-def insert(sources: Sources, share: int = 0, num_shares: int = 1) -> str:
-    """The join of the staged tables, a row for each utterance; of several shares, which differ by their ids, one."""
+def read(work: Store, source: TableSource, keys: Sequence[str]) -> Iterator[pa.Table]:
+    """What the joined file needs of parts of a table; utterances with the number of their row, samples with the tar
+    beside their sidecar."""
+    import numpy as np
+    import pyarrow as pa
 
-    def of_share(source: TableSource) -> str:
-        if num_shares == 1:
-            return source.staged
-        return f"(SELECT * FROM {source.staged} WHERE hash(id) % {num_shares} = {share})"
+    start = 0
+    for key, part in zip(keys, tables.columns(work, keys, source.kind, _READ[source.role]), strict=True):
+        if source.role == "utterances":
+            yield part.append_column("row", pa.array(np.arange(start, start + len(part))))
+            start += len(part)
+        elif source.role == "shards":
+            yield part.append_column("own_tar", pa.repeat(key.removesuffix(".parquet") + ".tar", len(part)))
+        else:
+            yield part
 
-    joins = "".join(f" LEFT JOIN {of_share(source)} USING (id)" for source in sources.joined)
-    return f"SELECT *, {_derived(sources)} FROM {of_share(sources.tables[0])}{joins}"
+
+def schema(source: TableSource) -> pa.Schema:
+    """The columns that `read` gives."""
+    import pyarrow as pa
+
+    names = _READ[source.role]
+    fields = [field for field in tables.schema(source.kind) if names is None or field.name in names]
+    if source.role == "utterances":
+        fields.append(pa.field("row", pa.int64()))
+    if source.role == "shards":
+        fields.append(pa.field("own_tar", pa.string()))
+    return pa.schema(fields)
 
 
-def create_rows(file: duckdb.DuckDBPyConnection, sources: Sources) -> None:
-    """Make the table of all rows, and fill it.
+def id_names(source: TableSource) -> tuple[str, ...]:
+    """The columns that name the utterance of a row."""
+    return {"utterances": ("id",), "shards": ("cut_from", "id")}.get(source.role, ("utterance_id",))
 
-    What is searched and what every page shows is not compressed: to read one text of a compressed block all of it is
-    decoded. Many utterances are joined in shares that fit into memory, as the join of all would write to the disk
-    several times what it joins.
-    """
-    query = insert(sources)
-    kinds = run(file, f"DESCRIBE {query}")
-    plain = {"search", "id", *(source.text_column for source in sources.joined if source.is_main)}
-    columns = ", ".join(
-        f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}' for name, kind, *_ in kinds
-    )
-    run(file, f"CREATE TABLE rows ({columns})")
-    [(num_rows,)] = run(file, f"SELECT count(*) FROM {sources.tables[0].staged}")
-    num_shares = max(1, -(-num_rows // JOINED_AT_ONCE))
-    for share in range(num_shares):
-        run(file, f"INSERT INTO rows {insert(sources, share, num_shares)}")
-        run(file, "CHECKPOINT")
+
+def ids_of(source: TableSource, rows: pa.Table) -> pa.ChunkedArray:
+    """The utterance of each row; that of a piece is the one that it was cut from."""
+    import pyarrow.compute as pc
+
+    first, *others = (rows[name] for name in id_names(source))
+    return pc.coalesce(first, *others) if others else first
 
 
 def search_text(sources: Sources) -> str:
@@ -159,68 +167,61 @@ def search_text(sources: Sources) -> str:
     return f"lower(concat_ws(chr(10), {main}{rest}))"
 
 
-def _derived(sources: Sources) -> str:
+def derived(sources: Sources) -> str:
+    """The columns that follow from those of several tables."""
     columns = [f"{search_text(sources)} AS search"]
     if any(source.role == "scores" for source in sources.tables):
         columns += [f"{expression} AS {name}" for expression, name in OF_SCORES]
     return ", ".join(columns)
 
 
-def _fields(source: TableSource) -> list[pa.Field]:
-    import pyarrow as pa
+def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
+    """Expressions of the columns of the joined file with their names, the id first; `prefix` is that of the columns of
+    the table."""
 
-    names = _READ[source.role]
-    fields = [field for field in tables.schema(source.kind) if names is None or field.name in names]
+    def of(name: str) -> str:
+        return f'"{prefix}{name}"'
+
+    def plain(*names: str) -> list[tuple[str, str]]:
+        return [(of(name), f'"{name}"') for name in names]
+
     if source.role == "utterances":
-        fields.append(pa.field("row", pa.int64()))
+        return [
+            *plain("id", "row", "recording_id", "uri", "channel", "start_ms", "end_ms"),
+            (f"{of('end_ms')} - {of('start_ms')}", "duration_ms"),
+            *plain("gain_db", "split", "language", "speaker", "dialect", "dataset"),
+            (of("text"), "human"),
+        ]
     if source.role == "shards":
-        fields.append(pa.field("own_tar", pa.string()))
-    return fields
-
-
-def _select(source: TableSource) -> str:
-    """The query that makes columns of the joined file of columns of a table."""
-    if source.role == "utterances":
-        return (
-            'SELECT "row", id, recording_id, uri, channel, start_ms, end_ms, end_ms - start_ms AS duration_ms, gain_db,'
-            " split, language, speaker, dialect, dataset, text AS human FROM part"
-        )
+        tar = f"CASE WHEN {of('cut_from')} IS NULL THEN coalesce({of('tar')}, {of('own_tar')}) END"
+        return [
+            (f"coalesce({of('cut_from')}, {of('id')})", "id"),
+            (tar, "tar"),
+            (of("offset"), "tar_offset"),
+            (of("num_bytes"), "tar_bytes"),
+            (of("format"), "tar_format"),
+        ]
+    id_ = (of("utterance_id"), "id")
     if source.role == "labels":
-        more = ", exp(mean_logprob) AS confidence, language AS label_language, finish, error" if source.is_main else ""
-        return f'SELECT utterance_id AS id, text AS "{source.text_column}"{more} FROM part'
+        columns = [id_, (of("text"), f'"{source.text_column}"')]
+        if source.is_main:
+            confidence, language = f"exp({of('mean_logprob')})", of("language")
+            columns += [(confidence, "confidence"), (language, "label_language"), *plain("finish", "error")]
+        return columns
     if source.role == "verdicts":
-        return "SELECT utterance_id AS id, kept, reason FROM part"
-    if source.role == "shards":
-        return (
-            "SELECT coalesce(cut_from, id) AS id, CASE WHEN cut_from IS NULL THEN coalesce(tar, own_tar) END AS tar,"
-            ' "offset" AS tar_offset, num_bytes AS tar_bytes, format AS tar_format FROM part'
-        )
+        return [id_, *plain("kept", "reason")]
     import pyarrow as pa
 
-    columns = [
-        f'CASE WHEN NOT isnan("{field.name}") THEN "{field.name}" END AS "{field.name}"'
-        if pa.types.is_floating(field.type)
-        else f'"{field.name}"'
-        for field in tables.schema(source.kind)
-        if field.name not in _NOT_OF_SCORES
+    return [
+        id_,
+        *(
+            (f"CASE WHEN NOT isnan({of(field.name)}) THEN {of(field.name)} END", f'"{field.name}"')
+            if pa.types.is_floating(field.type)
+            else (of(field.name), f'"{field.name}"')
+            for field in tables.schema(source.kind)
+            if field.name not in _NOT_OF_SCORES
+        ),
     ]
-    return f"SELECT utterance_id AS id, {', '.join(columns)} FROM part"
-
-
-def _numbered(source: TableSource, keys: Sequence[str], parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The parts; utterances with the number of their row, samples with the tar beside their sidecar."""
-    import numpy as np
-    import pyarrow as pa
-
-    start = 0
-    for key, part in zip(keys, parts, strict=True):
-        if source.role == "utterances":
-            yield part.append_column("row", pa.array(np.arange(start, start + len(part))))
-            start += len(part)
-        elif source.role == "shards":
-            yield part.append_column("own_tar", pa.repeat(key.removesuffix(".parquet") + ".tar", len(part)))
-        else:
-            yield part
 
 
 def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:

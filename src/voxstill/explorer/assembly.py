@@ -1,0 +1,215 @@
+"""The rows of a new joined file: the columns of all tables side by side, in the order of the table of utterances.
+
+Rows are found by their ids in Arrow. Beside the ids only a block of utterances is in memory: tables mostly have the
+order of the utterances, so that a block needs few of their parts. A part with rows of several blocks is read for each
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.explorer import signatures, staging
+from voxstill.explorer.staging import Sources, TableSource, run
+from voxstill.storage import manifest, tables
+from voxstill.storage.store import Store
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_ROW_GROUP = 122_880
+"""Rows that one thread of the database inserts at once."""
+_INSERTED_AT_ONCE = 2 * _ROW_GROUP
+BLOCK_ROWS = 2 * _INSERTED_AT_ONCE
+"""Utterances of which the columns of all tables are in memory at once, where there are more than `HELD_ROWS`."""
+HELD_ROWS = 1_000_000
+"""So few utterances are read once and as a whole: to open a part takes as long as to read it."""
+
+
+def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) -> Mapping[str, int]:
+    """Make the table of all rows; returns how many rows of each other table belong to no utterance, by its prefix."""
+    import pyarrow as pa
+
+    utterances = _Parts(work, sources.tables[0], hold=_is_one_block(work, sources.tables[0]))
+    ids = utterances.ids()
+    place_N = _first_places(ids, sources.removed)
+    if len(place_N) < len(ids):
+        ids = ids.take(_indices(place_N))
+    others = [
+        _Placed(_Parts(work, source, hold=len(ids) <= HELD_ROWS), ids, sources.removed) for source in sources.joined
+    ]
+    num_rows = len(ids)
+    del ids
+    for start in range(0, max(num_rows, 1), BLOCK_ROWS):
+        block = slice(start, min(start + BLOCK_ROWS, num_rows))
+        rows = utterances.rows(place_N[block])
+        rows = rows.set_column(rows.column_names.index("row"), "row", _indices(place_N[block]))
+        columns = _prefixed(utterances.source, rows)
+        for other in others:
+            columns |= _prefixed(other.parts.source, other.parts.rows(other.place_N[block]))
+        _insert(file, sources, pa.table(columns))
+    return {other.parts.source.prefix: other.num_strays for other in others}
+
+
+def _is_one_block(work: Store, source: TableSource) -> bool:
+    """Whether the manifest of a table says that it is small enough."""
+    files = manifest.read(work, source.prefix)
+    lengths = [file.num_rows for file in files or () if file.name != tables.SUCCESS]
+    known = [length for length in lengths if length is not None]
+    return 0 < len(known) == len(lengths) and sum(known) <= HELD_ROWS
+
+
+class _Parts:
+    """The rows of a table by their places in it; with `hold` all parts stay in memory once they were read."""
+
+    def __init__(self, work: Store, source: TableSource, *, hold: bool = False) -> None:
+        self.source = source
+        self._work, self._keys = work, manifest.parts(work, source.prefix)
+        self._held = self._read(self._keys) if hold else None
+        self._start_P = np.zeros(1, np.int64)
+
+    def ids(self) -> pa.Array:
+        """The utterance of each row."""
+        import pyarrow as pa
+
+        if self._held is not None:
+            return _joined(staging.ids_of(self.source, self._held))
+        names = staging.id_names(self.source)
+        parts = tables.columns(self._work, self._keys, self.source.kind, names)
+        ids = [_joined(staging.ids_of(self.source, part)) for part in parts]
+        self._start_P = np.cumsum([0, *map(len, ids)])
+        return pa.concat_arrays([pa.array([], pa.large_string()), *ids])
+
+    def rows(self, place_N: NDArray[np.int32]) -> pa.Table:
+        """The rows at these places; nulls at places below 0."""
+        if self._held is not None:
+            return _taken(self._held, place_N)
+        part_N = self._start_P.searchsorted(place_N, side="right") - 1
+        needed_K = np.unique(part_N[place_N >= 0])
+        length_K = np.diff(self._start_P)[needed_K]
+        moved_P = np.zeros(len(self._start_P), np.int64)
+        moved_P[needed_K] = self._start_P[needed_K] - (np.cumsum(length_K) - length_K)
+        position_N = np.where(place_N < 0, -1, place_N - moved_P[part_N])
+        return _taken(self._read([self._keys[part] for part in needed_K]), position_N)
+
+    def _read(self, keys: Sequence[str]) -> pa.Table:
+        import pyarrow as pa
+
+        empty = staging.schema(self.source).empty_table()
+        return pa.concat_tables([empty, *staging.read(self._work, self.source, keys)])
+
+
+class _Placed:
+    """A table with the place of the row of each utterance in it, -1 where it has none; of several the first."""
+
+    def __init__(self, parts: _Parts, utterance_ids: pa.Array, removed: frozenset[str]) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.parts = parts
+        self.num_strays = 0
+        self.place_N = np.full(len(utterance_ids), -1, np.int32)
+        ids = parts.ids()
+        if ids.equals(utterance_ids.slice(0, len(ids))):
+            self.place_N[: len(ids)] = np.arange(len(ids))
+            return
+        number_R = pc.index_in(ids, value_set=utterance_ids).fill_null(-1).to_numpy()
+        place_K = np.flatnonzero(number_R >= 0)[::-1]  # so that the first row of an id is written last
+        self.place_N[number_R[place_K]] = place_K
+        strays = ids.filter(pa.array(number_R < 0))
+        self.num_strays = len(strays) - (pc.sum(_is_among(strays, removed)).as_py() or 0)
+
+
+def _first_places(ids: pa.Array, removed: frozenset[str]) -> NDArray[np.int32]:
+    """Places of ids that were not removed; of several rows of an id the first."""
+    import pyarrow.compute as pc
+
+    place_N = np.arange(len(ids), dtype=np.int32)
+    if removed:
+        place_N = place_N[~_is_among(ids, removed).to_numpy(zero_copy_only=False)]
+    if pc.count_distinct(ids).as_py() < len(ids):
+        code_N = ids.dictionary_encode().indices.to_numpy()
+        place_N = place_N[np.sort(np.unique(code_N[place_N], return_index=True)[1])]
+    return place_N
+
+
+def _is_among(ids: pa.Array, others: frozenset[str]) -> pa.BooleanArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(ids, value_set=pa.array(sorted(others), ids.type))
+
+
+def _taken(table: pa.Table, place_N: NDArray[np.integer]) -> pa.Table:
+    """Rows of a table by their places, nulls at places below 0; rows that follow one another are not copied."""
+    if len(place_N) and place_N[0] >= 0 and np.array_equal(place_N, np.arange(place_N[0], place_N[0] + len(place_N))):
+        return table.slice(int(place_N[0]), len(place_N))
+    return _large(table).take(_indices(place_N))
+
+
+def _indices(place_N: NDArray[np.integer]) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(place_N, pa.int64(), mask=place_N < 0)
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.concat_arrays([pa.array([], pa.large_string()), *column.cast(pa.large_string()).chunks])
+
+
+def _large(table: pa.Table) -> pa.Table:
+    """The table with strings of 64-bit offsets, as 32 bits do not reach through the texts of a block."""
+    import pyarrow as pa
+
+    fields = [field.with_type(pa.large_string()) if pa.types.is_string(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _prefixed(source: TableSource, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {f"{source.staged}.{name}": rows[name] for name in rows.column_names}
+
+
+def _insert(file: duckdb.DuckDBPyConnection, sources: Sources, block: pa.Table) -> None:
+    """Add rows to the table, which the first of them make."""
+    import pyarrow as pa
+
+    query = _query(sources)
+    for start in range(0, max(len(block), 1), _INSERTED_AT_ONCE):
+        some = block.slice(start, _INSERTED_AT_ONCE)
+        batches = some.combine_chunks().to_batches(max_chunksize=_ROW_GROUP)
+        file.register("block", pa.Table.from_batches(batches, some.schema))
+        run(file, f"CREATE TABLE IF NOT EXISTS rows ({', '.join(_definitions(file, sources, query))})")
+        run(file, f"INSERT INTO rows {query}")
+        file.unregister("block")
+    run(file, "CHECKPOINT")
+
+
+def _query(sources: Sources) -> str:
+    """The columns of the joined file from those of a block."""
+    first, *others = sources.tables
+    chosen = [staging.expressions(first, f"{first.staged}.")]
+    chosen += [staging.expressions(source, f"{source.staged}.")[1:] for source in others]  # the id is known
+    columns = ", ".join(f"{expression} AS {name}" for one in chosen for expression, name in one)
+    signed = ", ".join(f"signed.{name}" for name in signatures.COLUMNS)
+    derived = f"SELECT *, {staging.derived(sources)} FROM (SELECT {columns} FROM block)"
+    return (
+        f"SELECT * EXCLUDE signed, {signed} FROM (SELECT *, {signatures.FUNCTION}(search) AS signed FROM ({derived}))"
+    )
+
+
+def _definitions(file: duckdb.DuckDBPyConnection, sources: Sources, query: str) -> Iterator[str]:
+    """The columns of the table of rows.
+
+    What is searched and what every page shows is not compressed: to read one text of a compressed block all of it is
+    decoded.
+    """
+    plain = {"search", "id", *signatures.COLUMNS, *(one.text_column for one in sources.joined if one.role == "labels")}
+    for name, kind, *_ in run(file, f"DESCRIBE {query}"):
+        yield f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}'

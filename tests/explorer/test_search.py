@@ -1,0 +1,120 @@
+"""The text search: it finds the rows of which a text contains what is asked for, and no others, however they came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from voxstill.core.records import Label, Utterance
+from voxstill.explorer import joined, signatures
+from voxstill.explorer.corpus import Corpus
+from voxstill.explorer.filters import ROW, Filter, Order
+from voxstill.explorer.staging import Sources, TableSource
+from voxstill.storage import tables
+from voxstill.storage.store import Store
+
+NUM = 400
+PIECES = (*"abcdeABCDE äÄöß éÉ жЖдД 中文字 😀 %_'\"\\()*?[]", "the ", "light ", "Straße ", "50% ", "it's ")
+SOURCES = Sources(
+    tables=(
+        TableSource(role="utterances", prefix="utterances/u", kind=Utterance),
+        TableSource(role="labels", prefix="labels/first", kind=Label, title="first", is_main=True),
+        TableSource(role="labels", prefix="labels/second", kind=Label, title="second"),
+    )
+)
+
+
+def random_texts(rng: np.random.Generator, num: int) -> list[str]:
+    return ["".join(rng.choice(PIECES, rng.integers(0, 40))) for _ in range(num)]
+
+
+def add(work: Store, name: str, ids: list[str], texts: dict[str, list[str]]) -> None:
+    """Parts of utterances, with their human texts, and of the labels of each teacher."""
+    utterances = [
+        Utterance(id=id_, recording_id="r", uri="/a.wav", end_ms=900, text=text)
+        for id_, text in zip(ids, texts["human"], strict=True)
+    ]
+    work.create(f"utterances/u/{name}.parquet", tables.to_parquet(utterances, Utterance))
+    for teacher in ("first", "second"):
+        labels = [
+            Label(utterance_id=id_, recipe="r", teacher="t@1", text=text)
+            for id_, text in zip(ids, texts[teacher], strict=True)
+        ]
+        work.create(f"labels/{teacher}/{name}.parquet", tables.to_parquet(labels, Label))
+
+
+@pytest.fixture(scope="module", params=["built", "grown"])
+def searched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Corpus, list[list[str]]]]:
+    """A corpus and the texts of each of its rows; the file was made at once, or half of it was added."""
+    folder, rng = tmp_path_factory.mktemp("searched"), np.random.default_rng(0)
+    work, path = Store(str(folder / "work")), folder / "explorer"
+    texts = {name: random_texts(rng, NUM) for name in ("human", "first", "second")}
+    for start in (0, NUM // 2):
+        some = slice(start, start + NUM // 2)
+        add(work, f"{start:06}", [f"id{k}" for k in range(NUM)[some]], {name: of[some] for name, of in texts.items()})
+        if request.param == "grown" and not start:
+            joined.ensure(work, lambda: SOURCES, path)
+    corpus = Corpus(joined.ensure(work, lambda: SOURCES, path)[0])
+    yield corpus, [list(row) for row in zip(*texts.values(), strict=True)]
+    corpus.close()
+
+
+def queries(rng: np.random.Generator, texts: list[list[str]]) -> Iterator[str]:
+    """Pieces of texts of any length in another case, and what is in none."""
+    for _ in range(300):
+        text = texts[rng.integers(len(texts))][rng.integers(3)]
+        start = rng.integers(0, max(1, len(text)))
+        piece = text[start : start + rng.choice([1, 2, 3, 4, 5, 8, 20])]
+        yield rng.choice([piece, piece.lower(), piece + rng.choice(list("abж中%"))])
+    yield from ("%", "_", "'", '"', "\\", "50%", "it's", "' OR 1=1 --", "zzzz", "id7")
+
+
+def test_it_finds_what_a_search_of_every_text_finds(searched: tuple[Corpus, list[list[str]]]) -> None:
+    corpus, texts = searched
+    for query in queries(np.random.default_rng(1), texts):
+        wanted = query.strip()
+        expected = [
+            number
+            for number, of_row in enumerate(texts)
+            if any(wanted.lower() in text.lower() for text in of_row) or wanted == f"id{number}"
+        ]
+        found = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
+        assert found == expected, wanted
+        assert corpus.totals(Filter(text=wanted))["utterances"] == len(expected), wanted
+
+
+def test_every_part_of_a_text_has_bits_of_its_signature() -> None:
+    rng = np.random.default_rng(0)
+    texts = [text for text in random_texts(rng, 200) if text]
+    signature_N4 = signatures.of(pa.array(texts))
+    for text, signature_4 in zip(texts, signature_N4, strict=True):
+        for start in range(len(text)):
+            part_4 = signatures.of(pa.array([text[start : start + 6]]))[0]
+            assert np.array_equal(signature_4 & part_4, part_4), text
+
+
+def test_texts_without_bytes_have_a_signature() -> None:
+    signature_N4 = signatures.of(pa.chunked_array([[None, ""], ["ab", None]], pa.string()))
+    assert signature_N4.shape == (4, 4)
+    assert not signature_N4.any()
+
+
+def test_the_database_computes_the_same_signatures(tmp_path: Path) -> None:
+    texts = [None, *random_texts(np.random.default_rng(0), 5000)]
+    with duckdb.connect(str(tmp_path / "file")) as file:
+        signatures.register(file)
+        file.register("texts", pa.table({"text": texts}))
+        rows = file.execute("SELECT s.* FROM (SELECT signature(text) AS s FROM texts)").fetchall()
+        [(num,)] = file.execute("SELECT count(*) FROM texts WHERE text IS NULL").fetchall()
+    assert len(rows) == 5001
+    assert num == 1
+    for text, row in zip(texts[1:], rows[1:], strict=True):
+        own_4 = signatures.of(pa.array([text]))[0]
+        assert np.array_equal(np.array(row, np.uint64) & own_4, own_4), text
