@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.explorer import signatures, staging
+from voxstill.explorer import staging
 from voxstill.explorer.staging import Sources, TableSource, run
 from voxstill.storage import manifest, tables
 from voxstill.storage.store import Store
@@ -197,11 +197,7 @@ def _query(sources: Sources) -> str:
     chosen = [staging.expressions(first, f"{first.staged}.")]
     chosen += [staging.expressions(source, f"{source.staged}.")[1:] for source in others]  # the id is known
     columns = ", ".join(f"{expression} AS {name}" for one in chosen for expression, name in one)
-    signed = ", ".join(f"signed.{name}" for name in signatures.COLUMNS)
-    derived = f"SELECT *, {staging.derived(sources)} FROM (SELECT {columns} FROM block)"
-    return (
-        f"SELECT * EXCLUDE signed, {signed} FROM (SELECT *, {signatures.FUNCTION}(search) AS signed FROM ({derived}))"
-    )
+    return f"SELECT *, {staging.derived(sources)} FROM (SELECT {columns} FROM block)"
 
 
 def _definitions(file: duckdb.DuckDBPyConnection, sources: Sources, query: str) -> Iterator[str]:
@@ -210,6 +206,6 @@ def _definitions(file: duckdb.DuckDBPyConnection, sources: Sources, query: str) 
     What is searched and what every page shows is not compressed: to read one text of a compressed block all of it is
     decoded.
     """
-    plain = {"search", "id", *signatures.COLUMNS, *(one.text_column for one in sources.joined if one.role == "labels")}
+    plain = {"search", "id", *(one.text_column for one in sources.joined if one.role == "labels")}
     for name, kind, *_ in run(file, f"DESCRIBE {query}"):
         yield f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.explorer import joined, signatures
+from voxstill.explorer import joined, word_index
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
@@ -26,8 +27,8 @@ MAX_BINS = 200
 MAX_FACETS = 200
 MEMORY = "1600MB"
 _EXPORTED_AT_ONCE = 100_000
-_KNOWN_IDS = 1_000
-"""Searched texts of which is known whether they are ids."""
+_KEPT_MATCHES = 8
+"""Searched texts of which the rows are kept: a page asks for counts, histograms and values of the same."""
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 _CORRECTION = Column(name="correction", title="corrected text", kind="text", place="judgements")
 
@@ -65,7 +66,9 @@ class Corpus:
         columns = (*self.about.columns, *own, _JUDGED, _CORRECTION)
         self.columns: Mapping[str, Column] = {column.name: column for column in columns}
         self._has_removed = False
-        self._row_by_id: dict[str, int | None] = {}
+        self._matches: dict[str, str] = {}
+        self._matches_lock = threading.Lock()
+        self._table_numbers = itertools.count()
         self._add_students(students)
 
     def close(self) -> None:
@@ -204,26 +207,24 @@ class Corpus:
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
 
     def _clause(self, wanted: Filter) -> Clause:
-        """A filter in SQL; a text is compared where its signature fits, or is the whole id of a row."""
+        """A filter in SQL; its text is searched once, and its rows are in a table."""
         if not wanted.text:
             return wanted.clause()
-        [(text,)] = self._fetch("SELECT lower(?)", (wanted.text,))
-        compared = f"CASE WHEN {signatures.condition(text)} THEN contains(rows.search, ?) ELSE false END"
-        found = Clause(sql=compared, values=(text,))  # AND would be reordered, the comparison first
-        row = self._row_of(wanted.text)
-        if row is not None:
-            found = Clause(sql=f"{found.sql} OR rows.row = ?", values=(text, row))
-        return wanted.clause(found)
+        with self._matches_lock:
+            name = self._matches.pop(wanted.text, None) or self._search(wanted.text)
+            self._matches[wanted.text] = name  # the last of them
+            if len(self._matches) > _KEPT_MATCHES:
+                self._fetch(f"DROP TABLE {self._matches.pop(next(iter(self._matches)))}", ())
+        return wanted.clause(Clause(sql=f"rows.row IN (SELECT row FROM {name})"))
 
-    def _row_of(self, id_: str) -> int | None:
-        """The row of an id, None where there is none; a page asks several times for the same."""
-        if " " in id_:
-            return None
-        if id_ not in self._row_by_id:
-            if len(self._row_by_id) >= _KNOWN_IDS:
-                self._row_by_id.clear()
-            self._row_by_id[id_] = self.numbers_of([id_]).get(id_)
-        return self._row_by_id[id_]
+    def _search(self, text: str) -> str:
+        """The name of a new table of the rows that have a text, or have it as their id."""
+        [(lower,)] = self._fetch("SELECT lower(?)", (text,))
+        query, values = word_index.matches(lower)
+        name = f"matches_{next(self._table_numbers)}"
+        ids = "SELECT row FROM corpus.rows WHERE id = ?"
+        self._fetch(f"CREATE TABLE {name} AS {query} UNION ALL {ids}", (*values, text))
+        return name
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

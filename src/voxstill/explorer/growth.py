@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from voxstill.explorer import signatures, staging
+from voxstill.explorer import staging, word_index
 from voxstill.explorer.staging import Parts, Sources, TableSource, run
 from voxstill.storage.store import Store
 
@@ -39,7 +39,7 @@ def take_in(work: Store, sources: Sources, file: duckdb.DuckDBPyConnection, adde
             else:
                 _update(file, sources, source)
             if source.role in ("utterances", "labels"):
-                _sign(file, source)
+                word_index.add(file, f"SELECT row, search FROM rows WHERE id IN (SELECT id FROM {source.staged})")
     return True
 
 
@@ -66,13 +66,3 @@ def _update(file: duckdb.DuckDBPyConnection, sources: Sources, source: TableSour
         derived = [f"{name} = {expression}" for expression, name in staging.OF_SCORES]
     if derived:
         run(file, f"UPDATE rows SET {', '.join(derived)} WHERE id IN (SELECT id FROM {source.staged})")
-
-
-def _sign(file: duckdb.DuckDBPyConnection, source: TableSource) -> None:
-    """Compute the signatures of texts that changed."""
-    columns = ", ".join(f"{name} = signed.signature.{name}" for name in signatures.COLUMNS)
-    run(
-        file,
-        f"UPDATE rows SET {columns} FROM (SELECT id, {signatures.FUNCTION}(search) AS signature FROM rows"
-        f" WHERE id IN (SELECT id FROM {source.staged})) AS signed WHERE rows.id = signed.id",
-    )

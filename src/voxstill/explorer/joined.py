@@ -5,8 +5,8 @@ The file says which parts it was built from. Where parts were added to the same 
 (`explorer/growth.py`); anything else that changed builds it anew. A reader sees the old file or the new one, for a file
 takes its place by a rename, and one process at a time builds.
 
-The texts are searched in a column of lower case that is not compressed: ten million are searched in a third of the time
-of compressed ones. Their signatures (`explorer/signatures.py`) say which are worth a comparison.
+The texts are searched by their words (`explorer/word_index.py`), and compared in a column of lower case that is not
+compressed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from voxstill.core.errors import DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
-from voxstill.explorer import assembly, growth, signatures, staging
+from voxstill.explorer import assembly, growth, staging, word_index
 from voxstill.explorer.columns import Column, TeacherColumn, title
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
@@ -34,7 +34,7 @@ from voxstill.storage.store import Store
 if TYPE_CHECKING:
     import duckdb
 
-VERSION = 2
+VERSION = 3
 """Rises when the columns or their meaning change: older files are built anew."""
 THREADS = 2
 BUILD_MEMORY = "1GB"
@@ -199,7 +199,6 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
         return False
     shutil.copyfile(path, draft)
     with opened(draft) as file:
-        signatures.register(file)
         try:
             if not growth.take_in(work, sources, file, added):
                 return False
@@ -213,8 +212,8 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
 
 def _build(work: Store, sources: Sources, draft: Path, now: State) -> None:
     with opened(draft) as file:
-        signatures.register(file)
         strays = assembly.create_rows(work, file, sources)
+        word_index.create(file)
         run(file, "CREATE TABLE strays (prefix VARCHAR, num BIGINT)")
         for prefix, num in strays.items():
             run(file, "INSERT INTO strays VALUES (?, ?)", [prefix, num])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from voxstill.core.records import fingerprint
-from voxstill.explorer import signatures
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
@@ -21,7 +20,7 @@ Parts = Mapping[str, Mapping[str, Sequence[object]]]
 Role = Literal["utterances", "labels", "scores", "verdicts", "shards"]
 IDS = ("id", "recording_id", "uri", "tar")
 """Columns of which nearly every row has another value: they are neither counted nor drawn."""
-HIDDEN = ("row", "search", *signatures.COLUMNS, "gain_db", "tar_offset", "tar_bytes", "tar_format")
+HIDDEN = ("row", "search", "gain_db", "tar_offset", "tar_bytes", "tar_format")
 """Columns that no request may name."""
 _ROWS_AT_ONCE = 100_000
 _UTTERANCE = (

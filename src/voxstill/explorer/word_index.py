@@ -1,0 +1,95 @@
+"""An inverted index of the searched texts: which rows have a word, in two tables of the joined file.
+
+A text without a space is part of a row's texts just where it is part of one of their words. So a search looks through
+the vocabulary, which is small, and reads the rows of the words that it finds. Of a text of several words the first is
+the end of a word, the last the beginning of one, and the rows that have all of them are compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from voxstill.explorer.staging import run
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 250_000
+
+
+def create(file: duckdb.DuckDBPyConnection) -> None:
+    """Make the index of all rows of a new file."""
+    run(file, "CREATE TABLE words (word VARCHAR, number INTEGER)")
+    run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
+    [(last,)] = run(file, "SELECT coalesce(max(row), -1) FROM rows")
+    for start in range(0, last + 1, _ROWS_AT_ONCE):
+        add(file, f"SELECT row, search FROM rows WHERE row BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}")
+
+
+def add(file: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Add the words of the rows of a query for `row` and `search`; words that they have already may come again."""
+    import pyarrow as pa
+
+    texts = file.execute(query).to_arrow_table()
+    word_P, row_P = _words(texts)
+    encoded = word_P.dictionary_encode()
+    vocabulary = pa.table({"word": encoded.dictionary, "code": np.arange(len(encoded.dictionary))})
+    file.register("vocabulary", vocabulary)
+    run(
+        file,
+        "INSERT INTO words SELECT word, (SELECT coalesce(max(number) + 1, 0) FROM words) + row_number() OVER () - 1"
+        " FROM vocabulary ANTI JOIN words USING (word)",
+    )
+    numbers = file.execute("SELECT number FROM vocabulary JOIN words USING (word) ORDER BY code").fetchnumpy()["number"]
+    file.unregister("vocabulary")
+    number_P = np.asarray(numbers, np.int64)[encoded.indices.to_numpy()]
+    pair_P = np.unique((number_P << 32) | row_P)  # in order of the words: a search skips what has none of its own
+    file.register("pairs", pa.table({"number": (pair_P >> 32).astype(np.int32), "row": pair_P.astype(np.int32)}))
+    run(file, "INSERT INTO postings SELECT number, row FROM pairs")
+    file.unregister("pairs")
+
+
+def matches(text: str) -> tuple[str, Sequence[object]]:
+    """The query for the rows of which a text has this one, in lower case, as a part; some may come twice.
+
+    The tables are those of the attached file `corpus`.
+    """
+    words = text.replace("\n", " ").split(" ")
+    if len(words) == 1:
+        return _rows_of("contains(word, ?)"), (text,)
+    conditions = [("suffix(word, ?)", words[0]), *(("word = ?", word) for word in words[1:-1] if word)]
+    conditions.append(("prefix(word, ?)", words[-1]))
+    rows = " INTERSECT ".join(_rows_of(condition) for condition, _ in conditions)
+    query = (  # the text is a column, so that only these rows are compared with it
+        f"SELECT rows.row FROM (SELECT row, ? AS text FROM ({rows})) AS candidates JOIN corpus.rows AS rows USING (row)"
+        " WHERE contains(rows.search, candidates.text)"
+    )
+    return query, (text, *(word for _, word in conditions))
+
+
+def _rows_of(condition: str) -> str:
+    return f"SELECT row FROM corpus.postings WHERE number IN (SELECT number FROM corpus.words WHERE {condition})"
+
+
+def _words(texts: pa.Table) -> tuple[pa.Array, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The words of texts, what stands between spaces and line breaks, and the row of each."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    words, rows = [pa.array([], pa.large_string())], [np.zeros(0, np.int64)]
+    for batch in _batches(texts):
+        lists = pc.split_pattern(pc.replace_substring(batch["search"], "\n", " "), " ")
+        word_P, parent_P = lists.flatten(), pc.list_parent_indices(lists)
+        is_word_P = pc.not_equal(word_P, "")
+        words.append(word_P.filter(is_word_P).cast(pa.large_string()))
+        rows.append(batch["row"].to_numpy()[parent_P.filter(is_word_P).to_numpy()].astype(np.int64))
+    return pa.concat_arrays(words), np.concatenate(rows)
+
+
+def _batches(texts: pa.Table) -> Iterator[pa.RecordBatch]:
+    for batch in texts.to_batches():
+        yield batch.filter(batch["search"].is_valid())
