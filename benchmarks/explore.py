@@ -145,6 +145,10 @@ def _questions(rows: int) -> Mapping[str, Callable[[random.Random, httpx.Client]
         word = " ".join("".join(rng.choice(explore_corpus.SYLLABLES) for _ in range(2)) for _ in range(2))
         return client.get("rows", params={"filter": json.dumps({"text": word}), "order": "confidence", **PAGE})
 
+    def letters(rng: random.Random, client: httpx.Client) -> httpx.Response:
+        wanted = "".join(rng.choice("aeioubdfgklmnprstv") for _ in range(2))
+        return client.get("rows", params={"filter": json.dumps({"text": wanted}), "order": "confidence", **PAGE})
+
     def totals(rng: random.Random, client: httpx.Client) -> httpx.Response:
         return client.get("totals", params={"filter": json.dumps({"where": where(rng)})})
 
@@ -168,6 +172,7 @@ def _questions(rows: int) -> Mapping[str, Callable[[random.Random, httpx.Client]
         "search of a word": searched,
         "search of what is not there, sorted": missing,
         "search of two words, sorted": phrase,
+        "search of two letters, sorted": letters,
         "totals of a filter": totals,
         "histogram of a filter": histogram,
         "funnel of a filter": funnel,

@@ -220,7 +220,7 @@ class Corpus:
     def _search(self, text: str) -> str:
         """The name of a new table of the rows that have a text, or have it as their id."""
         [(lower,)] = self._fetch("SELECT lower(?)", (text,))
-        query, values = word_index.matches(lower)
+        query, values = word_index.matches(self._fetch, lower, self.about.num_rows)
         name = f"matches_{next(self._table_numbers)}"
         ids = "SELECT row FROM corpus.rows WHERE id = ?"
         self._fetch(f"CREATE TABLE {name} AS {query} UNION ALL {ids}", (*values, text))

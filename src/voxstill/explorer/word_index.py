@@ -2,13 +2,14 @@
 
 A text without a space is part of a row's texts just where it is part of one of their words. So a search looks through
 the vocabulary, which is small, and reads the rows of the words that it finds. Of a text of several words the first is
-the end of a word, the last the beginning of one, and the rows that have all of them are compared with it.
+the end of a word, the last the beginning of one, and the rows that have all of them are compared with it. What most
+rows have, such as a letter, is looked for in the texts themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+Ask = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 _ROWS_AT_ONCE = 250_000
+_RARE = 0.25
+"""Share of the rows below which reading the rows of words is faster than reading all texts."""
 
 
 def create(file: duckdb.DuckDBPyConnection) -> None:
     """Make the index of all rows of a new file."""
     run(file, "CREATE TABLE words (word VARCHAR, number INTEGER)")
     run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
+    run(file, "CREATE TABLE counts (number INTEGER, num INTEGER)")
     [(last,)] = run(file, "SELECT coalesce(max(row), -1) FROM rows")
     for start in range(0, last + 1, _ROWS_AT_ONCE):
         add(file, f"SELECT row, search FROM rows WHERE row BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}")
@@ -53,29 +58,42 @@ def add(file: duckdb.DuckDBPyConnection, query: str) -> None:
     pair_P = pair_P[np.append(np.diff(pair_P) != 0, True)] if len(pair_P) else pair_P
     file.register("pairs", pa.table({"number": (pair_P >> 32).astype(np.int32), "row": pair_P.astype(np.int32)}))
     run(file, "INSERT INTO postings SELECT number, row FROM pairs")
+    run(file, "INSERT INTO counts SELECT number, count(*) FROM pairs GROUP BY number")
     file.unregister("pairs")
 
 
-def matches(text: str) -> tuple[str, Sequence[object]]:
+def matches(ask: Ask, text: str, num_rows: int) -> tuple[str, Sequence[object]]:
     """The query for the rows of which a text has this one, in lower case, as a part; some may come twice.
 
-    The tables are those of the attached file `corpus`.
+    The tables are those of the attached file `corpus`, which `ask` knows.
     """
     words = text.replace("\n", " ").split(" ")
     if len(words) == 1:
-        return _rows_of("contains(word, ?)"), (text,)
-    conditions = [("suffix(word, ?)", words[0]), *(("word = ?", word) for word in words[1:-1] if word)]
-    conditions.append(("prefix(word, ?)", words[-1]))
-    rows = " INTERSECT ".join(_rows_of(condition) for condition, _ in conditions)
+        conditions = [("contains(word, ?)", text)]
+    else:
+        inner = [("word = ?", word) for word in words[1:-1] if word]
+        conditions = [("suffix(word, ?)", words[0]), *inner, ("prefix(word, ?)", words[-1])]
+    rare = [(condition, word) for condition, word in conditions if _num_rows(ask, condition, word) < _RARE * num_rows]
+    if not rare:
+        return "SELECT row FROM corpus.rows WHERE contains(search, ?)", (text,)
+    rows = " INTERSECT ".join(f"SELECT row FROM corpus.postings WHERE {_has(condition)}" for condition, _ in rare)
+    if len(words) == 1:
+        return rows, (text,)
     query = (  # the text is a column, so that only these rows are compared with it
         f"SELECT rows.row FROM (SELECT row, ? AS text FROM ({rows})) AS candidates JOIN corpus.rows AS rows USING (row)"
         " WHERE contains(rows.search, candidates.text)"
     )
-    return query, (text, *(word for _, word in conditions))
+    return query, (text, *(word for _, word in rare))
 
 
-def _rows_of(condition: str) -> str:
-    return f"SELECT row FROM corpus.postings WHERE number IN (SELECT number FROM corpus.words WHERE {condition})"
+def _num_rows(ask: Ask, condition: str, word: str) -> int:
+    """How many rows have the words of a condition, those with several of them counted for each."""
+    [(num,)] = ask(f"SELECT coalesce(sum(num), 0) FROM corpus.counts WHERE {_has(condition)}", (word,))
+    return int(num)
+
+
+def _has(condition: str) -> str:
+    return f"number IN (SELECT number FROM corpus.words WHERE {condition})"
 
 
 def _words(texts: pa.Table) -> tuple[pa.Array, NDArray[np.int64]]:
