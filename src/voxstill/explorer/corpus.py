@@ -25,7 +25,7 @@ QUERY_LIMIT_S = 10.0
 MAX_PAGE = 500
 MAX_BINS = 200
 MAX_FACETS = 200
-MEMORY = "1600MB"
+MEMORY = "1300MB"
 _EXPORTED_AT_ONCE = 100_000
 _KEPT_MATCHES = 8
 """Searched texts of which the rows are kept: a page asks for counts, histograms and values of the same."""
