@@ -10,7 +10,7 @@ import { Facet, KNOWN } from "./facet.js";
 const PAGE = 100;
 const TYPING_MS = 180;
 const FIRST_HISTOGRAMS = ["duration_ms", "confidence", "disagreement", "alignment", "chars_per_s", "wer"];
-const FACETS = ["split", "judgement", "language", "dataset", "dialect", "finish", "error", "speaker"];
+const FACETS = ["split", "judgement", "language", "label_language", "dataset", "dialect", "finish", "error", "speaker"];
 
 const state = { ...nothing(), starts: [null], rows: [], at: -1, next: null };
 const histograms = new Map(), facets = new Map();
@@ -52,6 +52,7 @@ async function refresh() {
   showExport();
   showOrder();
   await Promise.all([showPage(), showTotals(), showFunnel(), showHistograms(), showFacets()]).catch(complain);
+  document.body.dataset.ready = "true";
 }
 
 // ------------------------------------------------------------------------------------------------- the table
@@ -365,8 +366,7 @@ async function start() {
   addEventListener("hashchange", () => { recall(); show("utterances"); refresh(); });
   addEventListener("beforeunload", (event) => { if (detail.drafts.size) event.preventDefault(); });
   focusRows();
-  await refresh();
-  document.body.dataset.ready = "true";
+  refresh();
 }
 
 start().catch(complain);
