@@ -32,7 +32,7 @@ PAGES = {
     "/style.css": ("style.css", "text/css"),
     **{
         f"/{name}.js": (f"{name}.js", "text/javascript")
-        for name in ("app", "api", "charts", "detail", "experiments", "sound")
+        for name in ("app", "api", "charts", "choice", "detail", "experiments", "facet", "sound")
     },
 }
 _MAX_BODY = 64 << 10
@@ -133,7 +133,12 @@ class Explorer:
         return JSONResponse({"row": row, "texts": self._session.texts(row)})
 
     def _audio(self, request: Request) -> Response:
-        sound = self._session.sounds.read(self._row(request))
+        """A WAV, or as JSON why there is none: an answer, too, for browsers report any other status as a failure."""
+        row = self._row(request)
+        try:
+            sound = self._session.sounds.read(row)
+        except VoxstillError as error:
+            return JSONResponse({"error": _message(error)})
         source = "shard" if sound.is_of_shard else "source"
         return Response(sound.wav(), media_type="audio/wav", headers={"X-Audio-From": source})
 
@@ -250,7 +255,11 @@ async def _refused(_: Request, error: RequestError) -> JSONResponse:
 
 
 async def _unusable(_: Request, error: VoxstillError) -> JSONResponse:
-    return RequestError(422, f"{error.what}: {error.why}" if error.why else error.what).response()
+    return RequestError(422, _message(error)).response()
+
+
+def _message(error: VoxstillError) -> str:
+    return f"{error.what}: {error.why}" if error.why else error.what
 
 
 async def _http_error(_: Request, error: HTTPException) -> JSONResponse:

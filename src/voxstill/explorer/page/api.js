@@ -54,6 +54,30 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const find = (id) => document.getElementById(id);
 
+const CONTROLS = "a[href], button:not(:disabled), input, select, summary";
+
+/** Replace the children of a box. The focus stays on the control with the same `data-key`, else on the one at its place. */
+export function replace(box, children, otherwise = find("rows")) {
+  const active = document.activeElement, isInside = active !== box && box.contains(active);
+  const place = isInside ? [...box.querySelectorAll(CONTROLS)].indexOf(active) : -1;
+  box.replaceChildren(...children);
+  if (!isInside) return;
+  const controls = [...box.querySelectorAll(CONTROLS)];
+  const same = controls.find((control) => control.dataset.key === active.dataset.key);
+  (same ?? controls[Math.min(place, controls.length - 1)] ?? otherwise).focus({ preventScroll: true });
+}
+
+/** Move the focus to the table of utterances. */
+export const focusRows = () => find("rows").focus({ preventScroll: true });
+
+/** Whether a key belongs to an input method that composes characters; some browsers only give it the code 229. */
+export const isComposing = (event) => event.isComposing || event.keyCode === 229;
+
+const TOO_LARGE = 1e18;
+
+/** Whether the API takes a value as a number. */
+export const isNumber = (value) => Number.isFinite(value) && Math.abs(value) < TOO_LARGE;
+
 /** Numbers for people: thousands apart, four digits that count. */
 export function number(value) {
   if (value === null || value === undefined) return "–";

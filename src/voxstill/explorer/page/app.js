@@ -1,18 +1,20 @@
 // The explorer: what is chosen, the table, the filters, and the keys.
 
-import { ask, find, length, make, number, percent } from "./api.js";
-import { histogram } from "./charts.js";
+import { ask, find, focusRows, isComposing, length, make, number, percent, replace } from "./api.js";
+import { Histogram } from "./charts.js";
+import { fromHash, nothing, toHash } from "./choice.js";
 import { Detail, tag } from "./detail.js";
 import { showExperiments } from "./experiments.js";
+import { Facet, KNOWN } from "./facet.js";
 
 const PAGE = 100;
 const TYPING_MS = 180;
 const FIRST_HISTOGRAMS = ["duration_ms", "confidence", "disagreement", "alignment", "chars_per_s", "wer"];
-const FACETS = ["split", "judgement", "language", "dataset", "dialect", "finish", "error", "speaker"];
-const MOST_VALUES = 12;
+const FACETS = ["split", "judgement", "language", "label_language", "dataset", "dialect", "finish", "error", "speaker"];
 
-const state = { text: "", where: new Map(), order: "", descending: false, starts: [null], rows: [], at: -1, next: null };
-let about, columns, detail, shownHistograms;
+const state = { ...nothing(), starts: [null], rows: [], at: -1, next: null };
+const histograms = new Map(), facets = new Map();
+let about, columns, detail;
 
 // ------------------------------------------------------------------------------------------------- what is chosen
 
@@ -21,19 +23,11 @@ const filter = () => {
   return state.text || where.length ? JSON.stringify({ text: state.text, where }) : null;
 };
 
-function remember() {
-  const kept = { text: state.text, where: [...state.where.values()], order: state.order, descending: state.descending };
-  history.replaceState(null, "", kept.text || kept.where.length || kept.order ? `#${encodeURIComponent(JSON.stringify(kept))}` : "/");
-}
-
 function recall() {
-  try {
-    const kept = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-    state.text = String(kept.text ?? "");
-    state.where = new Map((kept.where ?? []).filter((one) => columns.has(one.column)).map((one) => [one.column, one]));
-    state.order = columns.has(kept.order) ? kept.order : "";
-    state.descending = Boolean(kept.descending);
-  } catch { /* the address says nothing, or nothing that is known */ }
+  const choice = fromHash(location.hash, columns);
+  if (!choice) return;
+  Object.assign(state, choice);
+  find("search").value = state.text;
 }
 
 function choose(column, condition) {
@@ -53,10 +47,12 @@ const isChosen = (column, value) => state.where.get(column)?.in?.includes(value)
 
 async function refresh() {
   state.starts = [null];
-  remember();
+  history.replaceState(null, "", toHash(state) || "/");
   showChips();
+  showExport();
   showOrder();
   await Promise.all([showPage(), showTotals(), showFunnel(), showHistograms(), showFacets()]).catch(complain);
+  document.body.dataset.ready = "true";
 }
 
 // ------------------------------------------------------------------------------------------------- the table
@@ -65,7 +61,8 @@ async function showPage(choice = 0) {
   const after = state.starts.at(-1);
   const order = state.order ? `${state.descending ? "-" : ""}${state.order}` : state.descending ? "-" : null;
   find("list").setAttribute("aria-busy", "true");
-  const names = new Set(["id", "speaker", "kept", "judgement", ...(about.main ? [] : ["human"]), ...cells().map(({ name }) => name)]);
+  const corrected = about.editable ? ["human", "correction"] : []; // a correction begins with them, and waits for no details
+  const names = new Set(["id", "speaker", "kept", "judgement", ...corrected, ...cells().map(({ name }) => name)]);
   const shown = [...names].filter((name) => columns.has(name)).join(",");
   const page = await ask("rows", { filter: filter(), order, after: after && JSON.stringify(after), limit: PAGE, columns: shown }, "rows");
   find("list").removeAttribute("aria-busy");
@@ -77,7 +74,9 @@ async function showPage(choice = 0) {
   find("page").textContent = page.rows.length ? `page ${number(state.starts.length)}` : "";
   find("before").disabled = state.starts.length === 1;
   find("behind").disabled = !page.next;
-  select(page.rows.length ? Math.min(choice, page.rows.length - 1) : -1, isWide());
+  if (document.activeElement.disabled) focusRows();
+  if (detail.isTyping) mark(state.rows.findIndex(({ row }) => row === detail.number));
+  else select(Math.min(choice, page.rows.length - 1), isWide());
 }
 
 const isWide = () => matchMedia("(min-width: 78rem)").matches;
@@ -103,11 +102,11 @@ function line(row, place) {
       if (row.kept === null || row.kept === undefined) return make("td");
       return make("td", {}, make("span", { class: `tag ${row.kept ? "kept" : "dropped"}` }, row.kept ? "kept" : value.replaceAll("_", " ")));
     }
-    if (kind === "judgement") return make("td", {}, ...(value ? [tag(value)] : []));
+    if (kind === "judgement") return make("td", {}, ...(detail.drafts.has(row.row) ? [tag("unsaved")] : value ? [tag(value)] : []));
     if (column.kind === "number") return make("td", { class: "num", "data-label": label }, show ? show(row) : number(value));
     return make("td", { class: kind ?? "", title: value ?? "" }, value ?? "");
   };
-  return make("tr", { "aria-selected": "false", "data-place": place, onclick: () => { select(place, true, true); find("rows").focus({ preventScroll: true }); } }, ...cells().map(cell));
+  return make("tr", { "aria-selected": "false", "data-place": place, onclick: () => { select(place, true, true); focusRows(); } }, ...cells().map(cell));
 }
 
 function showHead() {
@@ -116,9 +115,9 @@ function showHead() {
     const sort = own ? (state.descending ? "descending" : "ascending") : "none";
     const isNumber = columns.get(name).kind === "number";
     return make("th", { scope: "col", class: `${width ?? ""} ${isNumber ? "num" : ""}`, "aria-sort": sort },
-      make("button", { type: "button", onclick: () => sortBy(name, own ? !state.descending : isNumber) }, title ?? columns.get(name).title));
+      make("button", { type: "button", "data-key": name, onclick: () => sortBy(name, own ? !state.descending : isNumber) }, title ?? columns.get(name).title));
   };
-  find("rows").tHead.rows[0].replaceChildren(...cells().map(head));
+  replace(find("rows").tHead.rows[0], cells().map(head));
 }
 
 function sortBy(name, descending) {
@@ -133,15 +132,18 @@ function showOrder() {
   showHead();
 }
 
-function select(place, opens, atOnce = false) {
+function mark(place) {
   const body = find("rows").tBodies[0];
   body.rows[state.at]?.setAttribute("aria-selected", "false");
   state.at = place;
-  const row = body.rows[place];
+  body.rows[place]?.setAttribute("aria-selected", "true");
+  body.rows[place]?.scrollIntoView({ block: "nearest" });
+}
+
+function select(place, opens, atOnce = false) {
+  mark(place);
   find("utterances").classList.toggle("alone", place < 0 || (!opens && detail.number === null));
-  if (!row) return detail.close();
-  row.setAttribute("aria-selected", "true");
-  row.scrollIntoView({ block: "nearest" });
+  if (place < 0) return detail.close();
   if (opens || detail.number !== null) detail.open(state.rows[place], atOnce).catch(complain);
 }
 
@@ -157,6 +159,7 @@ async function turn(by, choice = 0) {
   if (by < 0 && state.starts.length === 1) return;
   if (by > 0) state.starts.push(state.next);
   else state.starts.pop();
+  state.next = null; // until the page is there, whoever presses the key again stays on it
   await showPage(choice).catch(complain);
 }
 
@@ -165,11 +168,16 @@ function changed(row, error) {
   if (error) return complain(error);
   find("message").textContent = "";
   const place = state.rows.findIndex((one) => one.row === row.row);
-  if (place < 0) return;
-  state.rows[place] = { ...state.rows[place], ...row };
-  find("rows").tBodies[0].rows[place].replaceWith(line(state.rows[place], place));
-  find("rows").tBodies[0].rows[place].setAttribute("aria-selected", String(place === state.at));
+  if (place >= 0) state.rows[place] = { ...state.rows[place], ...row };
+  redraw(row.row);
   showFacets().catch(complain);
+}
+
+function redraw(number) {
+  const body = find("rows").tBodies[0], place = state.rows.findIndex(({ row }) => row === number);
+  if (place < 0) return;
+  body.rows[place].replaceWith(line(state.rows[place], place));
+  body.rows[place].setAttribute("aria-selected", String(place === state.at));
 }
 
 // ------------------------------------------------------------------------------------------------- filters
@@ -188,48 +196,48 @@ async function showFunnel() {
   const bar = (name, value, count, kind, pressed, press, why) => {
     const width = make("i");
     width.style.width = `${funnel.judged ? (100 * count) / funnel.judged : 0}%`;
-    return make("button", { type: "button", "aria-pressed": String(pressed), title: why, onclick: press }, make("span", {}, name),
+    return make("button", { type: "button", "data-key": String(value), "aria-pressed": String(pressed), title: why, onclick: press }, make("span", {}, name),
       make("span", { class: "num" }, number(count)), make("span", { class: `track ${kind}` }, width));
   };
-  find("funnel").querySelector(".bars").replaceChildren(
+  replace(find("funnel").querySelector(".bars"), [
     ...funnel.rules.filter((rule) => rule.dropped || isChosen("reason", rule.name)).map((rule) => bar(rule.name.replaceAll("_", " "), rule.name, rule.dropped, "", isChosen("reason", rule.name), () => toggle("reason", rule.name), rule.why)),
-    bar("kept", true, funnel.kept ?? 0, "of-kept", isChosen("kept", true), () => toggle("kept", true), "no rule dropped it"));
+    bar("kept", true, funnel.kept ?? 0, "of-kept", isChosen("kept", true), () => toggle("kept", true), "no rule dropped it")]);
 }
 
 async function showHistograms() {
-  const list = find("histograms").querySelector(".list");
-  for (const [place, name] of shownHistograms.entries()) {
-    const column = columns.get(name);
+  for (const [name, shown] of histograms) {
     const data = await ask("histogram", { column: name, filter: filter() }, `histogram ${name}`);
-    if (shownHistograms[place] !== name) return;
-    const remove = () => { shownHistograms = shownHistograms.filter((one) => one !== name); list.replaceChildren(); choose(name, null); };
-    const pick = (min, max) => choose(name, min === null && max === null ? null : { min, max });
-    const box = histogram(column, data, state.where.get(name), pick, remove);
-    if (list.children[place]) list.children[place].replaceWith(box);
-    else list.append(box);
+    shown.update(data, state.where.get(name));
   }
-  const rest = [...columns.values()].filter(({ name, kind }) => kind === "number" && !shownHistograms.includes(name));
+}
+
+function addHistogram(name) {
+  const choice = (min, max) => choose(name, min === null && max === null ? null : { min, max });
+  const shown = new Histogram(columns.get(name), { choose: choice, hide: () => hideHistogram(name), complain });
+  histograms.set(name, shown);
+  find("histograms").querySelector(".list").append(shown.element);
+  offerHistograms();
+}
+
+function hideHistogram(name) {
+  const { element } = histograms.get(name), next = element.nextElementSibling ?? element.previousElementSibling;
+  (next?.querySelector("header button") ?? find("add-histogram")).focus();
+  element.remove();
+  histograms.delete(name);
+  offerHistograms();
+  choose(name, null);
+}
+
+function offerHistograms() {
+  const rest = [...columns.values()].filter(({ name, kind }) => kind === "number" && !histograms.has(name));
   find("add-histogram").replaceChildren(make("option", { value: "" }, "another score"), ...rest.map(({ name, title }) => make("option", { value: name }, title)));
 }
 
 async function showFacets() {
-  const list = find("facets").querySelector(".list");
-  const names = FACETS.filter((name) => columns.has(name));
-  const boxes = [];
-  for (const name of names) {
-    const values = await ask("facet", { column: name, filter: filter(), limit: 50 }, `facet ${name}`);
-    if (values.length < 2 && !state.where.has(name) && (name !== "split" || !values.length)) continue;
-    const most = Math.max(1, ...values.map(({ num }) => num));
-    const button = ({ value, num }) => {
-      const width = make("i");
-      width.style.width = `${(100 * num) / most}%`;
-      return make("button", { type: "button", "aria-pressed": String(isChosen(name, value)), onclick: () => toggle(name, value) },
-        make("span", {}, value === null ? "none" : String(value)), make("span", { class: "num" }, number(num)), make("span", { class: "track of-kept" }, width));
-    };
-    const more = values.length > MOST_VALUES ? [make("details", {}, make("summary", { class: "soft" }, `${values.length - MOST_VALUES} more`), ...values.slice(MOST_VALUES).map(button))] : [];
-    boxes.push(make("div", { class: "values" }, make("header", {}, columns.get(name).title), ...values.slice(0, MOST_VALUES).map(button), ...more));
+  for (const [name, shown] of facets) {
+    const values = await ask("facet", { column: name, filter: filter(), limit: KNOWN }, `facet ${name}`);
+    shown.update(values, state.where.get(name)?.in ?? [], name === "split");
   }
-  list.replaceChildren(...boxes);
 }
 
 function showChips() {
@@ -238,13 +246,17 @@ function showChips() {
     if (values) return `${title}: ${values.map((value) => (value === null ? "none" : value)).join(", ")}`;
     return `${title} ${[min === null || min === undefined ? "" : `≥ ${min}`, max === null || max === undefined ? "" : `≤ ${max}`].join(" ").trim()}`;
   };
-  const chip = (label, drop) => make("button", { type: "button", "aria-label": `${label}: drop this condition`, onclick: drop }, label);
-  const chips = [...state.where.values()].map((one) => chip(text(one), () => choose(one.column, null)));
-  if (state.text) chips.unshift(chip(`“${state.text}”`, () => { find("search").value = state.text = ""; refresh(); }));
-  find("chips").replaceChildren(...chips);
-  const shown = ["id", "uri", "start_ms", "end_ms", "split", "speaker", about.main, "human", "kept", "reason", "judgement"].filter((name) => columns.has(name));
+  const chip = (key, label, drop) => make("button", { type: "button", "data-key": key, "aria-label": `${label}: drop this condition`, onclick: drop }, label);
+  const chips = [...state.where.values()].map((one) => chip(one.column, text(one), () => choose(one.column, null)));
+  if (state.text) chips.unshift(chip("", `“${state.text}”`, () => { find("search").value = state.text = ""; refresh(); }));
+  replace(find("chips"), chips);
+}
+
+function showExport() {
+  const texts = [...about.teachers.map(({ name }) => name), ...about.students.map(({ column }) => column)];
+  const names = ["id", "uri", "channel", "start_ms", "end_ms", "split", "speaker", "human", ...texts, "kept", "reason", "judgement", "correction"];
   for (const form of ["jsonl", "csv"]) {
-    const query = new URLSearchParams({ format: form, columns: shown.join(","), ...(filter() ? { filter: filter() } : {}) });
+    const query = new URLSearchParams({ format: form, columns: names.filter((name) => columns.has(name)).join(","), ...(filter() ? { filter: filter() } : {}) });
     find(`export-${form}`).href = `/api/export?${query}`;
   }
 }
@@ -257,44 +269,58 @@ function complain(error) {
 // ------------------------------------------------------------------------------------------------- keys
 
 function press(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || find("help").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || isComposing(event) || find("help").open) return;
   const { target, key } = event;
   const types = /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
-  if (key === "Escape") return escape(target, types);
+  if (types && key === "Escape") return focusRows();
   if (types) {
-    if (target.id === "search" && (key === "Enter" || key === "ArrowDown")) { event.preventDefault(); find("rows").focus(); }
+    if (target.id === "search" && (key === "Enter" || key === "ArrowDown")) { event.preventDefault(); focusRows(); }
     return;
   }
   if (key === " " && /^(BUTTON|A|SUMMARY)$/.test(target.tagName)) return;
-  const action = keys[key];
+  const action = keys[key] ?? (find("utterances").hidden ? undefined : keysOfUtterances[key]);
   if (!action) return;
   event.preventDefault();
   action();
 }
 
 const keys = {
-  j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
-  n: () => turn(1), p: () => turn(-1),
-  " ": () => detail.player?.toggle(), ArrowLeft: () => detail.player?.skip(-1), ArrowRight: () => detail.player?.skip(1),
-  r: () => detail.judge("right"), w: () => detail.judge("wrong"), c: () => detail.correct(), u: () => detail.row?.judgement && detail.judge("withdrawn"),
   "/": () => { show("utterances"); find("search").focus(); find("search").select(); },
-  x: () => { state.where.clear(); find("search").value = state.text = ""; refresh(); },
   e: () => about.students.length && show(find("experiments").hidden ? "experiments" : "utterances"),
   "?": () => find("help").showModal(),
 };
 
-function escape(target, types) {
-  if (types) return target.blur();
+const keysOfUtterances = {
+  j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
+  n: () => turn(1), p: () => turn(-1),
+  " ": () => detail.player?.toggle(), ArrowLeft: () => detail.player?.skip(-1), ArrowRight: () => detail.player?.skip(1),
+  r: () => detail.judge("right"), w: () => detail.judge("wrong"), c: () => correct(), u: () => detail.judge("withdrawn"),
+  x: () => { state.where.clear(); find("search").value = state.text = ""; refresh(); },
+  Escape: () => close(),
+};
+
+/** Correct the chosen row, which is opened where it is not. */
+function correct() {
+  if (about.editable && detail.number === null && state.rows[state.at]) select(state.at, true, true);
+  detail.correct();
+}
+
+function close() {
   detail.close();
   find("utterances").classList.add("alone");
 }
 
 async function show(view) {
+  const isExperiments = view === "experiments", active = document.activeElement;
+  const losesFocus = active === document.body || find(isExperiments ? "utterances" : "experiments").contains(active);
   for (const name of ["utterances", "experiments"]) {
     find(name).hidden = name !== view;
     find(`to-${name}`).setAttribute("aria-pressed", String(name === view));
   }
-  if (view === "experiments") await showExperiments(find("experiments"), about, only).catch(complain);
+  if (losesFocus) (isExperiments ? find("experiments") : find("rows")).focus({ preventScroll: true });
+  if (!isExperiments) return;
+  detail.player?.pause();
+  await showExperiments(find("experiments"), about, only).catch(complain);
 }
 
 /** Show the utterances that one student gets right and another wrong. */
@@ -309,8 +335,10 @@ function only(right, wrong) {
 async function start() {
   about = await ask("about");
   columns = new Map(about.columns.map((column) => [column.name, column]));
-  detail = new Detail(about, changed);
-  shownHistograms = FIRST_HISTOGRAMS.filter((name) => columns.get(name)?.low !== null && columns.has(name));
+  detail = new Detail(about, { changed, drafted: redraw });
+  FIRST_HISTOGRAMS.filter((name) => columns.has(name) && columns.get(name).low !== null).forEach(addHistogram);
+  for (const column of FACETS.filter((name) => columns.has(name)).map((name) => columns.get(name))) facets.set(column.name, new Facet(column, (value) => toggle(column.name, value)));
+  find("facets").querySelector(".list").append(...[...facets.values()].map(({ element }) => element));
   find("title").textContent = about.title;
   document.title = `${about.title.split("/").filter(Boolean).at(-1) ?? "corpus"} – voxstill`;
   find("to-experiments").hidden = find("to-utterances").hidden = !about.students.length;
@@ -319,7 +347,6 @@ async function start() {
   find("order").replaceChildren(make("option", { value: "" }, "order of the index"), ...sortable.map(({ name, title }) => make("option", { value: name }, title)));
   if (!matchMedia("(min-width: 52rem)").matches) find("filters-box").open = false;
   recall();
-  find("search").value = state.text;
   let typing;
   find("search").addEventListener("input", () => {
     clearTimeout(typing);
@@ -329,15 +356,17 @@ async function start() {
   find("direction").addEventListener("click", () => sortBy(state.order, !state.descending));
   find("before").addEventListener("click", () => turn(-1));
   find("behind").addEventListener("click", () => turn(1));
-  find("close").addEventListener("click", () => escape(document.body, false));
-  find("add-histogram").addEventListener("change", () => { shownHistograms.push(find("add-histogram").value); showHistograms().catch(complain); });
+  find("close").addEventListener("click", close);
+  find("add-histogram").addEventListener("change", () => { addHistogram(find("add-histogram").value); showHistograms().catch(complain); });
   find("to-utterances").addEventListener("click", () => show("utterances"));
   find("to-experiments").addEventListener("click", () => show("experiments"));
   find("to-help").addEventListener("click", () => find("help").showModal());
+  find("to-rows").addEventListener("click", (event) => { event.preventDefault(); focusRows(); });
   document.addEventListener("keydown", press);
-  await refresh();
-  find("rows").focus({ preventScroll: true });
-  document.body.dataset.ready = "true";
+  addEventListener("hashchange", () => { recall(); show("utterances"); refresh(); });
+  addEventListener("beforeunload", (event) => { if (detail.drafts.size) event.preventDefault(); });
+  focusRows();
+  refresh();
 }
 
 start().catch(complain);

@@ -1,64 +1,86 @@
 // Histograms that are brushed, and learning curves.
 
-import { make, number, svg } from "./api.js";
+import { isNumber, make, number, svg } from "./api.js";
 
 const WIDTH = 240, HEIGHT = 46;
 
-/** A histogram of a column; `choose(min, max)` is called with what is brushed, nulls for nothing. */
-export function histogram(column, data, chosen, choose, remove) {
-  const box = make("div", { class: "histogram" });
-  const name = make("span", {}, column.title);
-  box.append(make("header", {}, name, make("button", { type: "button", "aria-label": `Hide ${column.title}`, onclick: remove }, "×")));
-  if (!data) {
-    box.append(make("p", { class: "soft" }, "no value is known"));
-    return box;
+/** A histogram of a column; `choose(min, max)` is called with what is brushed or typed, nulls for nothing. */
+export class Histogram {
+  constructor(column, { choose, hide, complain }) {
+    Object.assign(this, { column, choose, complain });
+    this.chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+    this.brush = svg("rect", { class: "brush", y: 0, height: HEIGHT, width: 0, x: 0 });
+    [this.min, this.max] = ["at least", "at most"].map((end) =>
+      make("input", { type: "text", inputmode: "decimal", autocomplete: "off", "aria-label": `${column.title}, ${end}`, onchange: () => this.take() }));
+    this.button = make("button", { type: "button", "aria-label": `Hide ${column.title}`, onclick: hide }, "×");
+    this.ends = make("div", { class: "ends" }, this.min, this.max);
+    this.unknown = make("p", { class: "soft", hidden: true }, "no value is known");
+    this.element = make("div", { class: "histogram" }, make("header", {}, make("span", {}, column.title), this.button), this.unknown, this.chart, this.ends);
+    this.start = null;
+    this.chart.addEventListener("pointerdown", (event) => {
+      this.start = this.at(event);
+      this.chart.setPointerCapture(event.pointerId);
+    });
+    this.chart.addEventListener("pointermove", (event) => this.start !== null && this.mark(this.start, this.at(event)));
+    this.chart.addEventListener("pointerup", (event) => this.brushed(this.at(event)));
+    this.chart.addEventListener("pointercancel", () => { this.start = null; });
   }
-  const { low, high, counts, kept } = data, top = Math.max(1, ...counts), bar = WIDTH / counts.length;
-  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${column.title}: ${number(low)} to ${number(high)}` });
-  chart.append(
-    svg("defs", {}, svg("pattern", { id: "hatch", width: 4, height: 4, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("rect", { width: 4, height: 4, class: "hatch-wash" }), svg("rect", { width: 2, height: 4, class: "hatch-line" }))));
-  counts.forEach((count, k) => {
-    const draw = (value, kind) => {
+
+  /** Show counts, and what of them is chosen; what somebody types or brushes meanwhile stays. */
+  update(data, chosen) {
+    this.unknown.hidden = Boolean(data);
+    this.ends.hidden = !data;
+    this.chart.toggleAttribute("hidden", !data);
+    if (!data) return;
+    const { low, high, counts, kept } = this.data = data, top = Math.max(1, ...counts), bar = WIDTH / counts.length;
+    const draw = (value, k, kind) => {
       const size = (value / top) * (HEIGHT - 2);
-      if (value) chart.append(svg("rect", { class: kind, x: k * bar, y: HEIGHT - size, width: Math.max(1, bar - 1), height: size }));
+      return value ? [svg("rect", { class: kind, x: k * bar, y: HEIGHT - size, width: Math.max(1, bar - 1), height: size })] : [];
     };
-    draw(count, "all");
-    draw(kept[k], "kept");
-  });
-  const brush = svg("rect", { class: "brush", y: 0, height: HEIGHT, width: 0, x: 0 });
-  chart.append(brush);
-  const place = (value) => ((value - low) / (high - low)) * WIDTH;
-  const mark = (from, to) => {
-    const left = Math.max(0, Math.min(WIDTH, from)), right = Math.max(0, Math.min(WIDTH, to));
-    brush.setAttribute("x", Math.min(left, right));
-    brush.setAttribute("width", Math.abs(right - left));
-  };
-  if (chosen) mark(place(chosen.min ?? low), place(chosen.max ?? high));
-  const at = (event) => {
-    const bounds = chart.getBoundingClientRect();
-    return ((event.clientX - bounds.left) / bounds.width) * WIDTH;
-  };
-  let start = null;
-  chart.addEventListener("pointerdown", (event) => {
-    start = at(event);
-    chart.setPointerCapture(event.pointerId);
-  });
-  chart.addEventListener("pointermove", (event) => start !== null && mark(start, at(event)));
-  chart.addEventListener("pointerup", (event) => {
-    const end = at(event), [left, right] = [Math.min(start, end), Math.max(start, end)];
-    start = null;
-    if (right - left < 3) return choose(null, null);
+    this.chart.setAttribute("aria-label", `${this.column.title}: ${number(low)} to ${number(high)}`);
+    this.chart.replaceChildren(...counts.flatMap((count, k) => [...draw(count, k, "all"), ...draw(kept[k], k, "kept")]), this.brush);
+    const place = (value) => ((value - low) / (high - low)) * WIDTH;
+    if (this.start === null) this.mark(...(chosen ? [place(chosen.min ?? low), place(chosen.max ?? high)] : [0, 0]));
+    for (const [input, value, end] of [[this.min, chosen?.min, low], [this.max, chosen?.max, high]]) {
+      input.placeholder = number(end);
+      if (input !== document.activeElement) this.write(input, value);
+    }
+  }
+
+  write(input, value) {
+    input.value = value ?? "";
+    input.setAttribute("aria-invalid", "false");
+  }
+
+  take() {
+    const ends = [this.min, this.max].map((input) => {
+      const text = input.value.trim(), value = text === "" ? null : Number(text), isBad = value !== null && !isNumber(value);
+      input.setAttribute("aria-invalid", String(isBad));
+      if (isBad) this.complain(new Error(`${this.column.title}: “${text}” is no number`));
+      return isBad ? NaN : value;
+    });
+    if (!ends.some(Number.isNaN)) this.choose(...ends);
+  }
+
+  brushed(end) {
+    if (this.start === null) return;
+    const [left, right] = [Math.min(this.start, end), Math.max(this.start, end)], { low, high } = this.data;
+    this.start = null;
+    if (right - left < 3) return this.choose(null, null);
     const value = (x) => Number((low + (x / WIDTH) * (high - low)).toPrecision(4));
-    return choose(left <= 1 ? null : value(left), right >= WIDTH - 1 ? null : value(right));
-  });
-  const end = (key, shown) => make("input", { type: "text", inputmode: "decimal", value: chosen?.[key] ?? "", placeholder: number(shown), "aria-label": `${column.title}, ${key === "min" ? "at least" : "at most"}`, onchange: (event) => {
-    const text = event.target.value.trim(), value = text === "" ? null : Number(text);
-    if (Number.isNaN(value)) { event.target.value = ""; return; }
-    choose(key === "min" ? value : chosen?.min ?? null, key === "max" ? value : chosen?.max ?? null);
-  } });
-  box.append(chart, make("div", { class: "ends" }, end("min", low), end("max", high)));
-  return box;
+    this.choose(left <= 1 ? null : value(left), right >= WIDTH - 1 ? null : value(right));
+  }
+
+  mark(from, to) {
+    const left = Math.max(0, Math.min(WIDTH, from)), right = Math.max(0, Math.min(WIDTH, to));
+    this.brush.setAttribute("x", Math.min(left, right));
+    this.brush.setAttribute("width", Math.abs(right - left));
+  }
+
+  at(event) {
+    const bounds = this.chart.getBoundingClientRect();
+    return ((event.clientX - bounds.left) / bounds.width) * WIDTH;
+  }
 }
 
 /** Curves of several experiments in one chart. */

@@ -1,126 +1,180 @@
 // One utterance: its audio, what everybody wrote, and what is judged.
 
-import { ask, find, make, number, percent, post, seconds } from "./api.js";
+import { ask, find, focusRows, isComposing, make, number, percent, post, replace, seconds } from "./api.js";
 import { Player } from "./sound.js";
 
-const KINDS = { right: "Right", wrong: "Wrong" };
 const LATER_MS = 80;
 
 export class Detail {
-  constructor(about, changed) {
-    this.about = about;
-    this.changed = changed;
-    this.player = null;
-    this.number = null;
+  /** `changed(row, error)` is called with a row that was judged, or with why it was not; `drafted(number)` where a
+   * correction of a row was begun or dropped. */
+  constructor(about, { changed, drafted }) {
+    Object.assign(this, { about, changed, drafted });
+    this.player = this.number = null;
+    this.drafts = new Map(); // corrections that are not saved, by the number of the row
+    this.saving = new Set(); // rows whose correction is on its way
+    this.judged = new Set(); // rows that were judged here, whose answers may still be on their way
+    this.posts = Promise.resolve();
+    this.element = find("detail");
+    this.build();
+  }
+
+  build() {
+    const button = (label, press, key) => make("button", { type: "button", onclick: press }, label, ...(key ? [make("kbd", {}, key)] : []));
+    this.buttons = { right: button("Right", () => this.judge("right"), "r"), wrong: button("Wrong", () => this.judge("wrong"), "w"), corrected: button("Correct", () => this.correct(), "c") };
+    this.withdrawal = button("Take back", () => this.judge("withdrawn"), "u");
+    this.field = make("textarea", { id: "correction", "aria-label": "What was said", spellcheck: "false", maxlength: "10000", dir: "auto", oninput: () => this.keep(), onkeydown: (event) => this.press(event) });
+    this.editor = make("div", { class: "correcting", hidden: true }, this.field, make("div", { class: "row" }, button("Save", () => this.save()), button("Cancel", () => this.drop())));
+    this.heading = make("h2");
+    this.facts = make("p", { class: "about" });
+    this.sound = make("div");
+    this.mark = make("p");
+    this.written = make("div");
+    this.fields = make("dl", { class: "fields" });
+    const judging = this.about.editable ? [make("div", { class: "judging" }, ...Object.values(this.buttons), this.withdrawal), this.editor] : [this.mark];
+    find("detail-content").replaceChildren(this.heading, this.facts, this.sound, ...judging, this.written, this.fields);
   }
 
   /** Show what the table knows of a row, and the rest of it when it has come; `atOnce` waits for no other key. */
   async open(row, atOnce = false) {
     if (this.number === row.row) return;
-    this.number = row.row;
-    this.row = row;
+    [this.number, this.row, this.texts] = [row.row, row, null];
     this.player?.close();
     const player = this.player = new Player();
-    this.texts = null;
-    find("detail").hidden = false;
+    replace(this.sound, [player.element]);
+    this.element.hidden = false;
+    this.edit(this.drafts.has(this.number) && !this.saving.has(this.number));
     this.show();
     if (!atOnce) await Promise.race([player.wish, new Promise((resolve) => setTimeout(resolve, LATER_MS))]); // whoever leafs through asks for nothing
     if (this.player !== player) return;
     player.load(row.row);
-    this.take(await ask(`utterances/${row.row}`, {}, "utterance"));
+    const answer = await ask(`utterances/${row.row}`, {}, "utterance");
+    if (this.player === player && !this.texts) this.take(answer); // with texts, a judgement was answered meanwhile
   }
 
   take({ row, texts }) {
-    if (row.row !== this.number) return;
     [this.row, this.texts] = [row, texts];
     this.show();
   }
 
   close() {
+    if (this.element.contains(document.activeElement)) focusRows();
     this.player?.close();
     this.player = this.number = null;
-    find("detail").hidden = true;
+    this.element.hidden = true;
   }
 
+  /** Show all but the player and the field of the correction, which nobody but their user changes. */
   show() {
-    const { row } = this;
-    const about = [row.split, row.speaker, row.dataset, row.language, seconds(row.duration_ms)].filter(Boolean).join(" · ");
-    find("detail-content").replaceChildren(
-      make("h2", {}, row.id),
-      make("p", { class: "about" }, about),
-      this.player.element,
-      ...(this.about.editable ? [this.judging()] : row.judgement ? [make("p", {}, tag(row.judgement))] : []),
-      ...(this.texts ?? []).map((written) => this.written(written)),
-      ...(this.texts?.some((written) => written.errors) ? [legend()] : []),
-      this.fields());
+    const { row } = this, { judgement } = row;
+    this.heading.textContent = row.id;
+    this.facts.textContent = [row.split, row.speaker, row.dataset, row.language, seconds(row.duration_ms)].filter(Boolean).join(" · ");
+    for (const [kind, button] of Object.entries(this.buttons)) {
+      button.setAttribute("aria-pressed", String(judgement === kind));
+      button.hidden = kind !== "corrected" && !this.hasLabel;
+    }
+    this.withdrawal.hidden = !judgement;
+    this.mark.replaceChildren(...(judgement ? [tag(judgement)] : []));
+    const texts = this.texts ?? [];
+    this.written.replaceChildren(...texts.map((one) => this.article(one)), ...(texts.some(({ errors }) => errors) ? [legend()] : []));
+    this.showFields();
+    if (this.element.contains(document.activeElement) && document.activeElement.closest("[hidden]")) focusRows();
     this.player.draw();
   }
 
-  judging() {
-    const { judgement } = this.row;
-    const button = (kind) => make("button", { type: "button", "aria-pressed": String(judgement === kind), onclick: () => this.judge(kind) }, KINDS[kind], make("kbd", {}, kind[0]));
-    const hasLabel = this.about.main !== null && this.row[this.about.main] !== null;
-    const box = make("div", {}, make("div", { class: "judging" },
-      ...(hasLabel ? [button("right"), button("wrong")] : []),
-      make("button", { type: "button", "aria-pressed": String(judgement === "corrected"), onclick: () => this.correct() }, "Correct", make("kbd", {}, "c")),
-      ...(judgement ? [make("button", { type: "button", onclick: () => this.judge("withdrawn") }, "Take back", make("kbd", {}, "u"))] : [])));
-    if (this.isCorrecting) {
-      const field = make("textarea", { id: "correction", "aria-label": "What was said", spellcheck: "false", maxlength: "10000", dir: "auto" });
-      field.value = this.row.correction ?? this.row.human ?? this.row[this.about.main] ?? "";
-      field.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.judge("corrected", field.value); }
-        if (event.key === "Escape") { event.stopPropagation(); this.stopCorrecting(); }
-      });
-      box.append(make("div", { class: "correcting" }, field, make("div", { class: "row" },
-        make("button", { type: "button", onclick: () => this.judge("corrected", field.value) }, "Save"),
-        make("button", { type: "button", onclick: () => this.stopCorrecting() }, "Cancel"))));
-    }
-    return box;
+  get hasLabel() {
+    return this.about.main !== null && this.row[this.about.main] !== null;
+  }
+
+  get isTyping() {
+    return document.activeElement === this.field;
+  }
+
+  get original() {
+    return this.row.correction ?? this.row.human ?? this.row[this.about.main] ?? "";
+  }
+
+  edit(isOpen) {
+    this.editor.hidden = !isOpen;
+    if (isOpen) this.field.value = this.drafts.get(this.number) ?? this.original;
   }
 
   correct() {
     if (!this.about.editable || this.number === null) return;
-    this.isCorrecting = true;
-    this.show();
-    const field = find("correction");
-    field.focus();
-    field.setSelectionRange(field.value.length, field.value.length);
+    if (this.editor.hidden) {
+      this.edit(true);
+      this.field.setSelectionRange(this.field.value.length, this.field.value.length);
+    }
+    this.field.focus();
   }
 
-  stopCorrecting() {
-    this.isCorrecting = false;
-    this.show();
-    find("rows").focus({ preventScroll: true });
+  press(event) {
+    if (isComposing(event)) return;
+    if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); this.save(); }
+    if (event.key === "Escape") { event.stopPropagation(); this.drop(); }
   }
 
-  async judge(judgement, text) {
+  /** Keep what is typed until it is saved or dropped, whichever row is chosen meanwhile. */
+  keep() {
+    if (this.field.value === this.original) this.drafts.delete(this.number);
+    else this.drafts.set(this.number, this.field.value);
+    this.drafted(this.number);
+  }
+
+  drop() {
+    this.drafts.delete(this.number);
+    this.edit(false);
+    focusRows();
+    this.drafted(this.number);
+  }
+
+  save() {
+    this.drafts.set(this.number, this.field.value);
+    this.saving.add(this.number);
+    this.judge("corrected", this.field.value);
+    this.edit(false);
+    focusRows();
+  }
+
+  /** Send a judgement of this row after those before it. */
+  judge(judgement, text) {
     if (!this.about.editable || this.number === null) return;
-    const body = { row: this.number, judgement, ...(text === undefined ? {} : { text }) };
+    if (["right", "wrong"].includes(judgement) && !this.hasLabel) return;
+    if (judgement === "withdrawn" && !this.row.judgement && !this.judged.has(this.number)) return;
+    const { row } = this;
+    this.judged.add(row.row);
+    this.posts = this.posts.then(() => this.send(row, judgement, text));
+  }
+
+  async send({ row: number, id }, judgement, text) {
     try {
-      const answer = await post("judgements", body);
-      this.isCorrecting = false;
-      this.take(answer);
+      const answer = await post("judgements", { row: number, judgement, text });
+      if (text !== undefined && this.drafts.get(number) === text) this.drafts.delete(number);
+      if (number === this.number) this.take(answer);
       this.changed(answer.row);
     } catch (error) {
-      this.changed(null, error);
+      if (text !== undefined && number === this.number && this.editor.hidden) this.edit(true);
+      this.changed(null, new Error(`${id}: ${error.message}`));
+    } finally {
+      this.saving.delete(number);
+      this.drafted(number);
     }
-    find("rows").focus({ preventScroll: true });
   }
 
-  written({ role, text, pairs, errors, words }) {
+  article({ role, text, pairs, errors, words }) {
     const isStudent = this.about.students.some((student) => student.name === role);
     const kind = role === "human" || role === "corrected" ? "of-human" : isStudent ? "of-student" : "of-teacher";
     const rate = words ? `, ${percent(errors / words)}` : "";
-    const about = errors === null ? "the others are compared with this" : errors ? `${number(errors)} errors in ${number(words)} words${rate}` : "the same words";
+    const about = errors === null ? "the others are compared with this" : errors ? `${number(errors)} ${errors === 1 ? "error" : "errors"} in ${number(words)} words${rate}` : "the same words";
     return make("article", { class: `written ${kind}` },
       make("header", {}, make("span", { class: "role" }, role), make("span", {}, about)),
       make("p", { dir: "auto" }, ...(errors ? pairs.flatMap(difference) : [text || "∅"])));
   }
 
-  fields() {
+  showFields() {
     const shown = this.about.columns.filter(({ name, kind }) => kind !== "text" && !["id", "judgement"].includes(name) && this.row[name] !== null && this.row[name] !== undefined);
     const value = (column) => (column.kind === "number" ? number(this.row[column.name]) : String(this.row[column.name]));
-    return make("dl", { class: "fields" }, ...shown.flatMap((column) => [make("dt", {}, column.title), make("dd", {}, value(column))]));
+    this.fields.replaceChildren(...shown.flatMap((column) => [make("dt", {}, column.title), make("dd", {}, value(column))]));
   }
 }
 

@@ -1,6 +1,6 @@
 // Experiments side by side: learning curves, results, errors by group, and where one is right and another wrong.
 
-import { ask, make, number, percent } from "./api.js";
+import { ask, make, number, percent, replace } from "./api.js";
 import { curves } from "./charts.js";
 
 const RATES = new Set(["wer", "cer", "accuracy", "eer"]);
@@ -11,7 +11,7 @@ export async function showExperiments(box, about, only) {
   const parts = [results(experiments), ...learning(experiments)];
   if (judged.length > 1) parts.push(disagreements(judged, only));
   const tables = Object.entries(groups).map(([name, rows]) => grouped(name, rows, judged));
-  box.replaceChildren(...parts, ...(tables.length ? [make("div", { class: "cards" }, ...tables)] : []));
+  replace(box, [...parts, ...(tables.length ? [make("div", { class: "cards" }, ...tables)] : [])], box);
 }
 
 function results(experiments) {
@@ -41,7 +41,7 @@ function learning(experiments) {
 function disagreements(judged, only) {
   const pairs = judged.flatMap((right) => judged.filter((wrong) => wrong !== right).map((wrong) => [right, wrong]));
   return make("section", { class: "card" }, make("h2", {}, "One is right and the other wrong"), make("div", { class: "pairs" },
-    ...pairs.map(([right, wrong]) => make("button", { type: "button", onclick: () => only(right.column, wrong.column) }, `${right.name} right, ${wrong.name} wrong`))));
+    ...pairs.map(([right, wrong]) => make("button", { type: "button", "data-key": `${right.column} ${wrong.column}`, onclick: () => only(right.column, wrong.column) }, `${right.name} right, ${wrong.name} wrong`))));
 }
 
 function grouped(name, rows, judged) {

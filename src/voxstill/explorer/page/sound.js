@@ -56,7 +56,7 @@ export class Player {
     this.abort = new AbortController();
     try {
       const answer = await fetch(`/api/utterances/${row}/audio`, { signal: this.abort.signal });
-      if (!answer.ok) throw new Error((await answer.json()).error);
+      if (answer.headers.get("Content-Type") !== "audio/wav") throw new Error((await answer.json()).error);
       this.wav = await answer.arrayBuffer();
       this.url = URL.createObjectURL(new Blob([this.wav], { type: "audio/wav" }));
       this.audio.src = this.url;
@@ -81,7 +81,11 @@ export class Player {
   }
 
   toggle() {
-    if (this.audio.paused) return this.play();
+    if (this.audio.paused) this.play();
+    else this.pause();
+  }
+
+  pause() {
     this.wanted = false;
     this.audio.pause();
   }
