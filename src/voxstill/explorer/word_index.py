@@ -9,7 +9,8 @@ rows have, such as a letter, is looked for in the texts themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +33,43 @@ def create(file: duckdb.DuckDBPyConnection) -> None:
     run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
     run(file, "CREATE TABLE counts (number INTEGER, num INTEGER)")
     [(last,)] = run(file, "SELECT coalesce(max(row), -1) FROM rows")
-    for start in range(0, last + 1, _ROWS_AT_ONCE):
-        add(file, f"SELECT row, search FROM rows WHERE row BETWEEN {start} AND {start + _ROWS_AT_ONCE - 1}")
+    ends = range(_ROWS_AT_ONCE - 1, last + _ROWS_AT_ONCE, _ROWS_AT_ONCE)
+    blocks = [f"SELECT row, search FROM rows WHERE row BETWEEN {end - _ROWS_AT_ONCE + 1} AND {end}" for end in ends]
+    with ThreadPoolExecutor(1) as pool:  # one block is read while another is written
+        reading = pool.submit(_read, file.cursor(), blocks[0]) if blocks else None
+        for following in [*blocks[1:], None]:
+            if reading is not None:
+                words = reading.result()
+                reading = None if following is None else pool.submit(_read, file.cursor(), following)
+                _write(file, words)
 
 
 def add(file: duckdb.DuckDBPyConnection, query: str) -> None:
     """Add the words of the rows of a query for `row` and `search`; words that they have already may come again."""
-    import pyarrow as pa
+    _write(file, _read(file, query))
+
+
+class _Words(NamedTuple):
+    """The words of some rows, the code of each occurrence, and its row."""
+
+    words: pa.Array
+    code_P: NDArray[np.int32]
+    row_P: NDArray[np.int64]
+
+
+def _read(file: duckdb.DuckDBPyConnection, query: str) -> _Words:
     import pyarrow.compute as pc
 
-    texts = file.sql(query).to_arrow_table()
-    word_P, row_P = _words(texts)
+    word_P, row_P = _words(file.sql(query).to_arrow_table())
     encoded = word_P.dictionary_encode()
     words = pc.ascii_trim(encoded.dictionary, " \n")  # one word may have several codes, by what stands behind it
-    file.register("vocabulary", pa.table({"word": words, "code": np.arange(len(words))}))
+    return _Words(words, encoded.indices.to_numpy(), row_P)
+
+
+def _write(file: duckdb.DuckDBPyConnection, read: _Words) -> None:
+    import pyarrow as pa
+
+    file.register("vocabulary", pa.table({"word": read.words, "code": np.arange(len(read.words))}))
     run(
         file,
         "INSERT INTO words SELECT word, (SELECT coalesce(max(number) + 1, 0) FROM words) + row_number() OVER () - 1"
@@ -53,7 +77,7 @@ def add(file: duckdb.DuckDBPyConnection, query: str) -> None:
     )
     numbers = file.execute("SELECT number FROM vocabulary JOIN words USING (word) ORDER BY code").fetchnumpy()["number"]
     file.unregister("vocabulary")
-    pair_P = np.asarray(numbers, np.int64)[encoded.indices.to_numpy()] << 32 | row_P
+    pair_P = np.asarray(numbers, np.int64)[read.code_P] << 32 | read.row_P
     pair_P.sort()  # by the words: a search skips the blocks of others. `numpy.unique` hashes, for 20 times as long
     pair_P = pair_P[np.append(np.diff(pair_P) != 0, True)] if len(pair_P) else pair_P
     file.register("pairs", pa.table({"number": (pair_P >> 32).astype(np.int32), "row": pair_P.astype(np.int32)}))

@@ -69,7 +69,8 @@ def _texts(result: StoredResult) -> dict[str, StudentText]:
 
 def _shown(result: StoredResult) -> dict[str, object]:
     names = ("split", "wer", "cer", "interval", "words", "utterances", "accuracy", "eer")
-    return {name: result.figures[name] for name in names if name in result.figures}
+    figures = {name: result.figures[name] for name in names if name in result.figures}
+    return figures | {"decoding": results.decoding(result.figures)}
 
 
 def _lines(path: Path) -> list[Mapping[str, Any]]:

@@ -24,8 +24,8 @@ function results(experiments) {
     return `${name.toUpperCase()} ${percent(result[name])}${span}`;
   };
   return make("section", { class: "card" }, make("h2", {}, "Results"), make("table", {},
-    make("thead", {}, make("tr", {}, ...["experiment", "split", "result", "words"].map((title) => make("th", { scope: "col", class: title === "words" ? "num" : "" }, title)))),
-    make("tbody", {}, ...rows.map(([name, result]) => make("tr", {}, make("td", {}, name), make("td", {}, result.split), make("td", {}, rate(result)), make("td", { class: "num" }, number(result.words ?? null)))))));
+    make("thead", {}, make("tr", {}, ...["experiment", "split", "decoding", "result", "words"].map((title) => make("th", { scope: "col", class: title === "words" ? "num" : "" }, title)))),
+    make("tbody", {}, ...rows.map(([name, result]) => make("tr", {}, make("td", {}, name), make("td", {}, result.split), make("td", {}, result.decoding), make("td", {}, rate(result)), make("td", { class: "num" }, number(result.words ?? null)))))));
 }
 
 function learning(experiments) {
