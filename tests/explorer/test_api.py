@@ -298,3 +298,20 @@ def test_an_export_has_what_was_corrected(tmp_path: Path) -> None:
         explorer.judge({"row": number, "judgement": "corrected", "text": "what was said"})
         answer = explorer.get("export", columns="id,judgement,correction", filter={"text": "u001"})
         assert json.loads(answer.text) == {"id": "u001", "judgement": "corrected", "correction": "what was said"}
+
+
+def test_a_damaged_part_of_judgements_is_named_and_the_others_are_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = make_corpus(tmp_path)
+    work = Store(cfg.work)
+    with explore.opened(cfg, edit=True) as session:
+        number = session.corpus.numbers_of(["u001"])["u001"]
+        session.judge(number, "right", None)
+        work.create(f"{corrections.PREFIX}/damaged.parquet", b"no parquet")
+        session._refreshed_s = 0.0
+        session.refresh()
+        assert session.row(number)["judgement"] == "right"
+    with explore.opened(cfg) as session:
+        assert session.row(number)["judgement"] == "right"
+    assert "damaged.parquet` is damaged" in caplog.text

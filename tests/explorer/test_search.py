@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from voxstill.core.records import Label, Utterance
-from voxstill.explorer import joined
+from voxstill.explorer import joined, searches
 from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.filters import ROW, Filter, Order
 from voxstill.explorer.staging import Sources, TableSource
@@ -100,3 +101,19 @@ def test_it_finds_what_a_search_of_every_text_finds(searched: tuple[Corpus, list
         found = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
         assert found == expected, wanted
         assert corpus.totals(Filter(text=wanted))["utterances"] == len(expected), wanted
+
+
+def test_searches_at_once_keep_their_rows_while_others_take_their_place(
+    searched: tuple[Corpus, list[list[str]]],
+) -> None:
+    corpus, texts = searched
+    wanted = [text[:3].strip() for text, *_ in texts if text[:3].strip()][:60]
+    alone = {text: corpus.totals(Filter(text=text))["utterances"] for text in wanted}
+    exported = corpus.export(Filter(text=wanted[0]), [corpus.columns["id"]])
+    first = next(exported)
+    with ThreadPoolExecutor(12) as pool:
+        at_once = list(pool.map(lambda text: corpus.totals(Filter(text=text))["utterances"], wanted * 3))
+    assert at_once == [alone[text] for text in wanted] * 3
+    assert len([first, *exported]) == alone[wanted[0]]
+    tables = corpus.ask("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'search_%'")
+    assert tables[0][0] <= searches.KEPT

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.explorer import joined, word_index
+from voxstill.explorer import joined
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
+from voxstill.explorer.searches import Searches
 from voxstill.explorer.staging import run
 from voxstill.explorer.students import StudentTexts
 
@@ -27,8 +27,6 @@ MAX_BINS = 200
 MAX_FACETS = 200
 MEMORY = "1300MB"
 _EXPORTED_AT_ONCE = 100_000
-_KEPT_MATCHES = 8
-"""Searched texts of which the rows are kept: a page asks for counts, histograms and values of the same."""
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 _CORRECTION = Column(name="correction", title="corrected text", kind="text", place="judgements")
 
@@ -66,9 +64,7 @@ class Corpus:
         columns = (*self.about.columns, *own, _JUDGED, _CORRECTION)
         self.columns: Mapping[str, Column] = {column.name: column for column in columns}
         self._has_removed = False
-        self._matches: dict[str, str] = {}
-        self._matches_lock = threading.Lock()
-        self._table_numbers = itertools.count()
+        self._searches = Searches(self._fetch, self.about.num_rows)
         self._add_students(students)
 
     def close(self) -> None:
@@ -81,17 +77,17 @@ class Corpus:
 
         All columns, or those named: rows that lie far apart take as long for one column as for all of a single row.
         """
-        clause, tables = self._clause(wanted), joins([*wanted.columns, order.column])
-        fits = f"{clause.sql}{self.without_removed}"
+        tables = joins([*wanted.columns, order.column])
         keys: list[tuple[int, Value]] = []
-        for stage in order.stages():
-            query = (
-                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {stage.sql} AND {fits}"
-                f" ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
-            )
-            keys += self._fetch(query, (*stage.values, *clause.values))
-            if len(keys) == min(limit, MAX_PAGE):
-                break
+        with self._clause(wanted) as clause:
+            for stage in order.stages():
+                query = (
+                    f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {stage.sql} AND {clause.sql}"
+                    f"{self.without_removed} ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
+                )
+                keys += self._fetch(query, (*stage.values, *clause.values))
+                if len(keys) == min(limit, MAX_PAGE):
+                    break
         rows = self.rows([row for row, _ in keys], columns)
         return [{**rows[row], "key": key} for row, key in keys if row in rows]
 
@@ -112,12 +108,12 @@ class Corpus:
     def totals(self, wanted: Filter) -> Row:
         """How many utterances there are, how long they are, how many were judged and kept."""
         kept = "count(*) FILTER (kept), count(kept)" if "kept" in self.columns else "NULL, NULL"
-        clause = self._clause(wanted)
-        [row] = self._fetch(
-            f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
-            f" WHERE {clause.sql}{self.without_removed}",
-            clause.values,
-        )
+        with self._clause(wanted) as clause:
+            [row] = self._fetch(
+                f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
+                f" WHERE {clause.sql}{self.without_removed}",
+                clause.values,
+            )
         return dict(zip(("utterances", "duration_ms", "kept", "judged"), row, strict=True))
 
     def histogram(self, wanted: Filter, column: Column, bins: int) -> Histogram | None:
@@ -131,15 +127,17 @@ class Corpus:
             high = low + 1
         bins = max(1, min(bins, MAX_BINS))
         others = wanted.without(column.name)
-        clause, width = self._clause(others), (high - low) / bins
+        width = (high - low) / bins
         kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
-        query = (
-            f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
-            f" WHERE {clause.sql}{self.without_removed} GROUP BY bin"
-        )
+        with self._clause(others) as clause:
+            query = (
+                f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
+                f" WHERE {clause.sql}{self.without_removed} GROUP BY bin"
+            )
+            rows = self._fetch(query, clause.values)
         counts, num_kept, unknown = [0] * bins, [0] * bins, 0
-        for number, num, num_of_kept in self._fetch(query, clause.values):
+        for number, num, num_of_kept in rows:
             if number is None:
                 unknown = num
             else:
@@ -151,28 +149,29 @@ class Corpus:
         if column.kind not in ("category", "flag"):
             raise RequestError(400, f"`{column.name}` is no category")
         others = wanted.without(column.name)
-        clause = self._clause(others)
-        query = (
-            f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
-            f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
-            f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
-        )
-        return list(self._dicts(query, clause.values))
+        with self._clause(others) as clause:
+            query = (
+                f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
+                f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
+                f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
+            )
+            return list(self._dicts(query, clause.values))
 
     def export(self, wanted: Filter, columns: Sequence[Column]) -> Iterator[Row]:
         """The chosen columns of every row of a filter, in the order of the table of utterances.
 
         Asked for in blocks of rows, so that no sort of all of them has to fit into memory.
         """
-        clause = self._clause(wanted)
         shown = ", ".join(column.sql for column in columns)
-        query = (
-            f"SELECT {shown} FROM {joins([*wanted.columns, *columns])} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
-            f"{self.without_removed} ORDER BY {Order(column=ROW).sql}"
-        )
+        tables = joins([*wanted.columns, *columns])
         [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
-        for start in range(0, last + 1, _EXPORTED_AT_ONCE):
-            yield from self._dicts(query, (start, start + _EXPORTED_AT_ONCE - 1, *clause.values))
+        with self._clause(wanted) as clause:
+            for start in range(0, last + 1, _EXPORTED_AT_ONCE):
+                query = (
+                    f"SELECT {shown} FROM {tables} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
+                    f"{self.without_removed} ORDER BY {Order(column=ROW).sql}"
+                )
+                yield from self._dicts(query, (start, start + _EXPORTED_AT_ONCE - 1, *clause.values))
 
     def judge(self, row: int, judgement: str | None, correction: str | None) -> None:
         """Show a judgement from now on; None takes it back."""
@@ -206,25 +205,14 @@ class Corpus:
         """The condition that leaves out removed rows."""
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
 
-    def _clause(self, wanted: Filter) -> Clause:
-        """A filter in SQL; its text is searched once, and its rows are in a table."""
+    @contextlib.contextmanager
+    def _clause(self, wanted: Filter) -> Iterator[Clause]:
+        """A filter in SQL, while the block runs; the rows that have its text are in a table of the search."""
         if not wanted.text:
-            return wanted.clause()
-        with self._matches_lock:
-            name = self._matches.pop(wanted.text, None) or self._search(wanted.text)
-            self._matches[wanted.text] = name  # the last of them
-            if len(self._matches) > _KEPT_MATCHES:
-                self._fetch(f"DROP TABLE {self._matches.pop(next(iter(self._matches)))}", ())
-        return wanted.clause(Clause(sql=f"rows.row IN (SELECT row FROM {name})"))
-
-    def _search(self, text: str) -> str:
-        """The name of a new table of the rows that have a text, or have it as their id."""
-        [(lower,)] = self._fetch("SELECT lower(?)", (text,))
-        query, values = word_index.matches(self._fetch, lower, self.about.num_rows)
-        name = f"matches_{next(self._table_numbers)}"
-        ids = "SELECT row FROM corpus.rows WHERE id = ?"
-        self._fetch(f"CREATE TABLE {name} AS {query} UNION ALL {ids}", (*values, text))
-        return name
+            yield wanted.clause()
+            return
+        with self._searches.rows_of(wanted.text) as table:
+            yield wanted.clause(Clause(sql=f"rows.row IN (SELECT row FROM {table})"))
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

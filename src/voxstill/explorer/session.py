@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast, get_args
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import DataError, StorageError
+from voxstill.core.monitor import log
 from voxstill.core.records import audio_hash
 from voxstill.explorer.audio import Sounds
 from voxstill.explorer.columns import Column, Row
@@ -149,10 +150,14 @@ class Session:
             self._removed_state = state
         keys = set(tables.parts(self._work, corrections.PREFIX))
         if new := sorted(keys - self._judged_keys):
-            try:
-                rows = [row for key in new for row in corrections.read(self._work, key)]
-            except StorageError:  # another process joins parts: the next look finds them as one
-                return
+            rows: list[Correction] = []
+            for key in new:
+                try:
+                    rows += corrections.read(self._work, key)
+                except StorageError:  # another process joins parts: the next look finds them as one
+                    keys.discard(key)
+                except DataError as error:
+                    log.warning("explore: %s (%s): its judgements are not shown: %s", error.what, error.why, error.fix)
             self._show_judgements(corrections.last_of_each(rows))
         self._judged_keys = keys
 
