@@ -213,3 +213,17 @@ def test_a_draft_that_a_killed_process_left_is_erased_with_the_file(cfg: Config)
         path.write_bytes(b"u001")
     remove.remove(cfg, ["u001"])
     assert [path.name for path in path_of(cfg).parent.iterdir()] == ["lock"]
+
+
+def test_who_may_not_write_the_folder_opens_the_file_that_is_there(
+    cfg: Config, builds: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows_of(cfg)
+    monkeypatch.setattr(explore, "_can_write", lambda _: False)
+    assert len(rows_of(cfg)) == NUM
+    assert builds == ["built"]
+    path_of(cfg).unlink()
+    assert len(rows_of(cfg)) == NUM
+    assert builds == ["built", "built"]
+    assert not path_of(cfg).exists()
+    assert "is not kept" in caplog.text

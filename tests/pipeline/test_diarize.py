@@ -202,6 +202,19 @@ def test_recordings_of_one_name_have_sessions_of_their_own(
     assert run(capsys, "diarize", *paths, "--format", "srt", "--set", engine)[0] == 2
 
 
+def test_a_name_that_has_a_number_is_that_of_its_file(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a/talk.wav", "b/talk.wav", "c/talk-2.wav"):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / name, 2)
+    paths = [str(tmp_path / name) for name in ("a/talk.wav", "b/talk.wav", "c/talk-2.wav", "a/talk.wav")]
+    _, out, _ = run(capsys, "diarize", *paths, "--set", engine)
+    assert [line.split()[1] for line in out.splitlines()] == [
+        name for name in ("talk", "talk-3", "talk-2") for _ in range(2)
+    ]
+
+
 def test_turns_lie_within_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "wild.py"
     program.write_text(

@@ -128,7 +128,9 @@ def parse_filter(text: str | None, columns: Mapping[str, Column]) -> Filter:
         raise RequestError(400, f"`text` is no text of at most {MAX_TEXT} characters")
     if not isinstance(where, list) or len(where) > MAX_CONDITIONS:
         raise RequestError(400, f"`where` is no list of at most {MAX_CONDITIONS} conditions")
-    return Filter(text=wanted.strip(), conditions=tuple(_condition(one, columns) for one in where))
+    return Filter(
+        text=" ".join(wanted.splitlines()).strip(), conditions=tuple(_condition(one, columns) for one in where)
+    )
 
 
 def parse_order(name: str | None, after: str | None, columns: Mapping[str, Column]) -> Order:

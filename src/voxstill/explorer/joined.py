@@ -87,8 +87,10 @@ def ensure(work: Store, read_sources: Callable[[], Sources], folder: Path) -> tu
     It is built again where utterances were removed meanwhile, so that nothing of them stays. StorageError where it
     cannot be written, as on a full disk.
     """
+    sources, path = read_sources(), folder / FILE
+    if is_current(work, sources, folder):
+        return path, sources
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE
     with _alone(folder):
         sources, before = read_sources(), None
         while before is None or before.removed_identity != sources.removed_identity:
@@ -96,6 +98,11 @@ def ensure(work: Store, read_sources: Callable[[], Sources], folder: Path) -> tu
             _bring_up_to_date(work, sources, path)
             sources = read_sources()
     return path, sources
+
+
+def is_current(work: Store, sources: Sources, folder: Path) -> bool:
+    """Whether the joined file in a folder is there and is that of these tables; nothing is written."""
+    return _state_in(folder / FILE) == state_of(work, sources)
 
 
 def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:

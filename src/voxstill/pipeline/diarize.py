@@ -97,6 +97,7 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     """
     section = cfg.diarize if cfg.diarize.name is not None else cfg.diarize.model_copy(update={"name": "embedded"})
     paths, num_skipped = recordings.expand(names)
+    paths = list(dict.fromkeys(paths))
     if form == "srt" and len(paths) > 1:
         raise ConfigError(
             f"subtitles of {len(paths):,} recordings",
@@ -150,11 +151,17 @@ def _turns(name: str, session: str, diarization: Diarization) -> Iterator[Speake
 
 def _sessions(names: Sequence[str]) -> Mapping[str, str]:
     """A session for each recording: its name without folder and ending, and a number where an earlier one has that."""
-    session_of: dict[str, str] = {}
+    stems = {name: _stem(name) for name in names}
+    own = {rttm.one_word(stem) for stem in stems.values()}
     words = set[str]()
-    for name in dict.fromkeys(names):
-        stem = "stdin" if name == recordings.STANDARD_INPUT else PurePosixPath(name.partition("?")[0].rstrip("/")).stem
-        numbered = (stem if number == 1 else f"{stem}-{number}" for number in itertools.count(1))
-        session_of[name] = next(session for session in numbered if rttm.one_word(session) not in words)
+    session_of: dict[str, str] = {}
+    for name, stem in stems.items():
+        numbered = (f"{stem}-{number}" for number in itertools.count(2))
+        free = (session for session in numbered if rttm.one_word(session) not in own | words)
+        session_of[name] = next(free) if rttm.one_word(stem) in words else stem
         words.add(rttm.one_word(session_of[name]))
     return session_of
+
+
+def _stem(name: str) -> str:
+    return "stdin" if name == recordings.STANDARD_INPUT else PurePosixPath(name.partition("?")[0].rstrip("/")).stem

@@ -152,19 +152,23 @@ def check_packages() -> None:
 
 @contextlib.contextmanager
 def _folder(cfg: Config) -> Iterator[Path]:
-    """A folder for the joined file; one that goes at the end where the work folder cannot be written."""
+    """A folder for the joined file; one that goes at the end where the file is not there and cannot be kept."""
     folder = joined_file.folder_of(cfg)
-    if folder is not None:
+    if folder is None:
+        why = f"`{cfg.work}` is far away and `cache.folder` is not set"
+    else:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.warning("explore: `%s` cannot be made (%s): the joined file is not kept", folder, error.strerror)
+            why = f"`{folder}` cannot be made ({error.strerror})"
         else:
-            if _can_write(folder):
+            from voxstill.explorer import joined
+
+            if _can_write(folder) or joined.is_current(Store(cfg.work), sources_of(cfg), folder):
                 yield folder
                 return
-    else:
-        log.warning("explore: `%s` is far away and `cache.folder` is not set: the joined file is not kept", cfg.work)
+            why = f"`{folder}` cannot be written"
+    log.warning("explore: %s: the joined file is not kept", why)
     with scratch.folder() as temporary:
         yield temporary
 

@@ -56,7 +56,7 @@ class CorrectedTeacher:
         if not self._corrections and self._of is None:
             raise TeacherError(
                 f"`{self._store.root}` has no judgements",
-                why="nobody has judged a label there",
+                why="nobody has judged a label there, or all judgements were taken back",
                 fix=f"judge some: voxstill explore {self._store.root} --edit",
             )
         keys = [] if self._of is None else manifest.parts(self._store, workdir.prefix("labels", self._of))
