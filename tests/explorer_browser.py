@@ -81,12 +81,18 @@ CONTRAST = """(() => {
       const color = `rgb(${data[i]} ${data[i + 1]} ${data[i + 2]})`;
       if (data[i + 3] === 255) counts.set(color, (counts.get(color) ?? 0) + 1);
     }
+    if (!counts.size) continue;  // its audio is not there yet
     const [[most]] = [...counts].sort(([, a], [, b]) => b - a);
     part("waveform", most, behind(wave));
   }
   return { num, numOfParts, bad };
 })()"""
 """Texts and placeholders below 4.5 to 1 (3 to 1 where they are large), and other parts below 3 to 1."""
+DRAWN = """(() => {
+  const wave = document.querySelector(".sound canvas");
+  return wave.getContext("2d").getImageData(0, 0, wave.width, wave.height).data.some((value) => value > 0);
+})()"""
+"""Whether the waveform is drawn."""
 READY = "document.body?.dataset.ready === 'true'"
 SELECTED = "document.querySelector('#rows [aria-selected=\"true\"] small').textContent.split(' ')[0]"
 

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from browser import CHROMIUM, Browser
-from explorer_browser import CONTRAST, READY, SELECTED, choose_theme, press, settle, type_text
+from explorer_browser import CONTRAST, DRAWN, READY, SELECTED, choose_theme, press, settle, type_text
 from explorer_process import ExplorerProcess, exploring, make_corpus, make_experiments, write_config
 from voxstill.core.config import Config
 from voxstill.core.records import RATE_HZ
@@ -136,6 +136,7 @@ def test_all_that_is_shown_has_the_contrast_and_the_size_of_wcag_aa_and_nothing_
                 press(browser, "j")
                 browser.wait_for("document.querySelectorAll('article.written').length >= 3")
                 browser.wait_for("!/ of (0.0|$)/.test(document.querySelector('.sound .time').textContent || ' of ')")
+                browser.wait_for(DRAWN)
             elif step == "experiments":
                 press(browser, "Escape", "e")
                 browser.wait_for("document.querySelectorAll('#experiments .card').length > 3")
