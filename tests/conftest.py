@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # 15, Ray's own, lets workers
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
+import loose_files  # noqa: E402
 from servers import SetEnvironment, moto_server, reset_moto, s3_environment  # noqa: E402
 from voxstill import engine  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
@@ -159,15 +159,7 @@ def _exported(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> Path
 @pytest.fixture(scope="session")
 def conversations() -> ModuleType:
     """`benchmarks/conversations.py`, which is in no package."""
-    spec = importlib.util.spec_from_file_location(
-        "conversations", Path(__file__).parents[1] / "benchmarks/conversations.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where a dataclass looks for its own module
-    spec.loader.exec_module(module)
-    return module
+    return loose_files.load("benchmarks/conversations.py")
 
 
 @pytest.fixture

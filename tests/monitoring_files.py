@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ruamel.yaml import YAML
+
+from loose_files import load
 
 MONITORING = Path(__file__).parents[1] / "monitoring"
 _NAME = re.compile(r"\b(?:voxstill|process)_[a-z0-9_]+\b")
@@ -30,10 +30,4 @@ def series_of(expression: str) -> set[str]:
 
 def dashboard() -> ModuleType:
     """`monitoring/dashboard.py`, which is no package."""
-    spec = importlib.util.spec_from_file_location("monitoring_dashboard", MONITORING / "dashboard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("monitoring/dashboard.py")

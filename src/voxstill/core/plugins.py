@@ -38,9 +38,8 @@ def class_misfit(value: object, methods: Sequence[str], protocol: str) -> Misfit
     """What a class lacks of a protocol of these methods and a class `Options`."""
     if not isinstance(value, type):
         return Misfit(f"{value!r} is no class", f"name a class that follows `{protocol}`")
-    if missing := missing_methods(value, methods):
-        why = f"`{value.__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
-        return Misfit(why, f"give it the methods of `{protocol}`")
+    if (misfit := methods_misfit(value, value, methods, protocol)) is not None:
+        return misfit
     options = getattr(value, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
         why = f"`{value.__name__}.Options` is no class of options"
@@ -48,9 +47,13 @@ def class_misfit(value: object, methods: Sequence[str], protocol: str) -> Misfit
     return None
 
 
-def missing_methods(value: object, methods: Sequence[str]) -> list[str]:
-    """Those of the methods that an object has not."""
-    return [method for method in methods if not callable(getattr(value, method, None))]
+def methods_misfit(value: object, kind: type, methods: Sequence[str], protocol: str) -> Misfit | None:
+    """Which of the methods of a protocol a class, or an object of the class `kind`, has not."""
+    missing = [method for method in methods if not callable(getattr(value, method, None))]
+    if not missing:
+        return None
+    why = f"`{kind.__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
+    return Misfit(why, f"give it the methods of `{protocol}`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from voxstill.core import config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
-from voxstill.core.plugins import Misfit, Registry
+from voxstill.core.plugins import Misfit, Registry, methods_misfit
 from voxstill.decoding import exported
 from voxstill.decoding.checkpoint_files import model_folder, on_hub
 from voxstill.storage.rundir import RunDir
@@ -97,10 +97,7 @@ def _misfit(task: object) -> Misfit | None:
     """What of the protocol a task lacks."""
     if isinstance(task, type):
         return Misfit(f"`{task.__name__}` is a class", "name an object of that class")
-    if missing := [method for method in METHODS if not callable(getattr(task, method, None))]:
-        why = f"`{type(task).__name__}` has no method {' and no '.join(f'`{method}`' for method in missing)}"
-        return Misfit(why, "give it the methods of `voxstill.tasks.definition.TaskDefinition`")
-    return None
+    return methods_misfit(task, type(task), METHODS, "voxstill.tasks.definition.TaskDefinition")
 
 
 TASKS: Registry[TaskDefinition] = Registry(
