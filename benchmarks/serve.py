@@ -198,9 +198,12 @@ def sherpa_server(binary: str | None, model: str) -> Iterator[str | None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = [f"--port={port}", f"--nemo-ctc-model={model}/model.onnx", f"--tokens={model}/tokens.txt"]
+    folder = Path(model).resolve()
+    options = [f"--port={port}", f"--nemo-ctc-model={folder}/model.onnx", f"--tokens={folder}/tokens.txt"]
     options += ["--num-threads=1", "--num-work-threads=1", "--num-io-threads=1", "--max-batch-size=32"]
-    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryDirectory() as logs:  # it writes log.txt into the folder that it runs in
+        process = subprocess.Popen([str(Path(binary).resolve()), *options], stdout=quiet, stderr=quiet, cwd=logs)
     try:
         for _ in range(100):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):

@@ -7,7 +7,7 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,8 +31,13 @@ HELD_ROWS = 1_000_000
 """So few utterances are read once and as a whole: to open a part takes as long as to read it."""
 
 
-def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) -> Mapping[str, int]:
-    """Make the table of all rows; returns how many rows of each other table belong to no utterance, by its prefix."""
+def create_rows(
+    work: Store, file: duckdb.DuckDBPyConnection, sources: Sources, inserted: Callable[[int, int], None]
+) -> Mapping[str, int]:
+    """Make the table of all rows; returns how many rows of each other table belong to no utterance, by its prefix.
+
+    `inserted` is called with the first row of each range that was inserted, and the one behind its last.
+    """
     import pyarrow as pa
 
     utterances = _Parts(work, sources.tables[0], hold=_is_one_block(work, sources.tables[0]))
@@ -52,7 +57,7 @@ def create_rows(work: Store, file: duckdb.DuckDBPyConnection, sources: Sources) 
         columns = _prefixed(utterances.source, rows)
         for other in others:
             columns |= _prefixed(other.parts.source, other.parts.rows(other.place_N[block]))
-        _insert(file, sources, pa.table(columns))
+        _insert(file, sources, pa.table(columns), inserted)
     return {other.parts.source.prefix: other.num_strays for other in others}
 
 
@@ -176,7 +181,9 @@ def _prefixed(source: TableSource, rows: pa.Table) -> dict[str, pa.ChunkedArray]
     return {f"{source.staged}.{name}": rows[name] for name in rows.column_names}
 
 
-def _insert(file: duckdb.DuckDBPyConnection, sources: Sources, block: pa.Table) -> None:
+def _insert(
+    file: duckdb.DuckDBPyConnection, sources: Sources, block: pa.Table, inserted: Callable[[int, int], None]
+) -> None:
     """Add rows to the table, which the first of them make."""
     import pyarrow as pa
 
@@ -188,7 +195,9 @@ def _insert(file: duckdb.DuckDBPyConnection, sources: Sources, block: pa.Table) 
         run(file, f"CREATE TABLE IF NOT EXISTS rows ({', '.join(_definitions(file, sources, query))})")
         run(file, f"INSERT INTO rows {query}")
         file.unregister("block")
-    run(file, "CHECKPOINT")
+        if len(some):
+            row_N = some[f"{sources.tables[0].staged}.row"]
+            inserted(row_N[0].as_py(), row_N[-1].as_py() + 1)
 
 
 def _query(sources: Sources) -> str:

@@ -219,8 +219,8 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
 
 def _build(work: Store, sources: Sources, draft: Path, now: State) -> None:
     with opened(draft) as file:
-        strays = assembly.create_rows(work, file, sources)
-        word_index.create(file)
+        with word_index.creating(file) as inserted:
+            strays = assembly.create_rows(work, file, sources, inserted)
         run(file, "CREATE TABLE strays (prefix VARCHAR, num BIGINT)")
         for prefix, num in strays.items():
             run(file, "INSERT INTO strays VALUES (?, ?)", [prefix, num])

@@ -8,8 +8,10 @@ rows have, such as a letter, is looked for in the texts themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,26 +24,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ask = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
-_ROWS_AT_ONCE = 250_000
+_BLOCKS_AHEAD = 1
+"""Ranges of rows whose words wait in memory."""
 _RARE = 0.25
 """Share of the rows below which reading the rows of words is faster than reading all texts."""
 
 
-def create(file: duckdb.DuckDBPyConnection) -> None:
-    """Make the index of all rows of a new file."""
+@contextlib.contextmanager
+def creating(file: duckdb.DuckDBPyConnection) -> Iterator[Callable[[int, int], None]]:
+    """Make the index of a new file while its rows are inserted.
+
+    The block calls for each range of rows that it has inserted, from the first to before the last: its words are read
+    by one thread and written by another.
+    """
     run(file, "CREATE TABLE words (word VARCHAR, number INTEGER)")
     run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
     run(file, "CREATE TABLE counts (number INTEGER, num INTEGER)")
-    [(last,)] = run(file, "SELECT coalesce(max(row), -1) FROM rows")
-    ends = range(_ROWS_AT_ONCE - 1, last + _ROWS_AT_ONCE, _ROWS_AT_ONCE)
-    blocks = [f"SELECT row, search FROM rows WHERE row BETWEEN {end - _ROWS_AT_ONCE + 1} AND {end}" for end in ends]
-    with ThreadPoolExecutor(1) as pool:  # one block is read while another is written
-        reading = pool.submit(_read, file.cursor(), blocks[0]) if blocks else None
-        for following in [*blocks[1:], None]:
-            if reading is not None:
-                words = reading.result()
-                reading = None if following is None else pool.submit(_read, file.cursor(), following)
-                _write(file, words)
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(1) as writers:
+        reader, writer = file.cursor(), file.cursor()
+
+        def inserted(start: int, stop: int) -> None:
+            query = f"SELECT row, search FROM rows WHERE row >= {start} AND row < {stop}"
+            words = readers.submit(_read, reader, query)
+            waiting.append(writers.submit(lambda: _write(writer, words.result())))
+            if len(waiting) > _BLOCKS_AHEAD:
+                waiting.popleft().result()
+
+        yield inserted
+        while waiting:
+            waiting.popleft().result()
 
 
 def add(file: duckdb.DuckDBPyConnection, query: str) -> None:
