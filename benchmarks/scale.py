@@ -7,6 +7,11 @@ finished but without `_SUCCESS.json`, as after a crash in the last moment; with 
 from nothing. Then runs `voxstill filter`, inline, so that the measuring itself is in the time; filters anew with
 another threshold; plans the shards; and makes the jobs of all of them, which is all that the driver does for a shard.
 Prints a table and writes `benchmarks/results/scale.json`.
+
+    python benchmarks/scale.py --line --utterances 1000000
+
+takes clips through the whole line, from a bucket into it, while processes are killed (`scale_line.py`), and writes
+`benchmarks/results/scale_line.json`.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import scale_line
 from voxstill import engine
 from voxstill.core import config
 from voxstill.core.records import Label, Utterance
@@ -78,14 +84,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--utterances", type=int, default=10_000_000)
     parser.add_argument("--folder", help="where to make the tables; default: a temporary folder")
-    parser.add_argument("--output", default=str(HERE / "results/scale.json"))
+    parser.add_argument("--output", help="default: results/scale.json, with --line results/scale_line.json")
+    parser.add_argument("--line", action="store_true", help="the whole line, with audio, instead of tables")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=args.folder))
     try:
-        figures = measure(folder, args.utterances)
+        figures = (scale_line.measure if args.line else measure)(folder, args.utterances)
     finally:
         shutil.rmtree(folder)
-    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    output = Path(args.output or HERE / f"results/scale{'_line' if args.line else ''}.json")
+    output.write_text(json.dumps(figures, indent=1) + "\n")
+    if args.line:
+        print("\n".join(scale_line.table(figures)))
+        return
     print("| case | seconds | peak memory, MB |\n|---|---|---|")
     for name, row in figures["cases"].items():
         print(f"| {name} | {row['seconds']:.1f} | {row['peak_mb']:,.0f} |")

@@ -1,0 +1,407 @@
+"""The whole line at scale, out of a bucket and into it, while its processes are killed: `scale.py --line`.
+
+Half of the clips lie in tars of a bucket, half are files of it with a manifest; each half has a work folder in the same
+bucket. Both are indexed, labelled (teacher `echo`), filtered and sharded in two parts at once, which take leases; then
+one student trains on both, and both are verified. In every step processes are killed twice at random moments, each
+with all that it has started, and the same command is started again.
+
+Counted are the requests and the bytes of the bucket by step, the objects of each table, and the memory of every
+process, twice a second. At the end every clip must be in every table once, with its own text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxstill.audio import codec
+from voxstill.core.records import RATE_HZ, Label, Utterance, Verdict
+from voxstill.storage import shard_format, tables
+from voxstill.storage.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from disk_bucket import Bucket, disk_bucket
+from servers import s3_environment
+
+HALVES = ("tars", "files")
+STEPS = ("index", "label", "filter", "shard", "train", "verify")
+PARTS = 2
+CHUNK, SHARD = 256, 2000
+_CLIPS_IN_TAR = 1000
+_WORDS = [
+    f"{first}{second}"
+    for first in ("ba", "do", "fe", "gi")
+    for second in ("la", "mo", "ne", "ri", "su", "ta", "vo", "ze")
+]
+_FEWEST_WORDS, _WORD_MS = 4, 200
+_SAMPLE_S = 0.5
+_FEWEST_SAMPLES = 20
+"""A process that was seen less often says nothing about growth."""
+
+
+@dataclass
+class Process:
+    """What one process took: its command, and its resident memory at each sample."""
+
+    name: str
+    rss_mb: list[float] = field(default_factory=list)
+
+    @property
+    def growth_mb(self) -> float:
+        """How much more it had at most in the last three quarters than in the first."""
+        quarter = len(self.rss_mb) // 4
+        if len(self.rss_mb) < _FEWEST_SAMPLES:
+            return 0.0
+        return max(self.rss_mb[quarter:]) - max(self.rss_mb[:quarter])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step over both halves."""
+
+    name: str
+    seconds: float
+    kills: int
+    peak_mb: float
+    growth_mb: float
+    requests: Mapping[str, int]
+    megabytes: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is run: on which bucket, below which folder, with how many clips and steps of training."""
+
+    bucket: Bucket
+    folder: Path
+    num: int
+    train_steps: int
+    kills: int
+
+    @property
+    def log(self) -> Path:
+        """Where the commands write what they do."""
+        return self.folder / "log"
+
+
+def measure(folder: Path, num: int, train_steps: int = 200, kills: int = 2, seed: int = 0) -> dict[str, Any]:
+    """Make the corpus below a folder, run the line, and compare what it left; AssertionError where a clip is lost."""
+    chance = random.Random(seed)
+    corpus_bytes = make_corpus(folder / "bucket", num)
+    with disk_bucket(folder / "bucket") as bucket, _environment(s3_environment(bucket.port)):
+        line, steps = Line(bucket, folder, num, train_steps, kills), []
+        for name in STEPS:
+            steps.append(_step(line, name, chance))
+            sys.stderr.write(f"{json.dumps(asdict(steps[-1]))}\n")
+        objects = {half: num_objects(line, half) for half in HALVES}
+        lost, doubled = compare(num)
+    counts = sum((Counter(step.megabytes) for step in steps), Counter[str]())
+    fetched = sum(counts[f"sent {half}/"] for half in HALVES)
+    return {
+        "utterances": num,
+        "corpus_mb": round(corpus_bytes / 1e6, 1),
+        "source_fetched": round(fetched * 1e6 / corpus_bytes, 4),
+        "steps": [asdict(step) for step in steps],
+        "objects": objects,
+        "lost": lost,
+        "doubled": doubled,
+    }
+
+
+def table(figures: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a table of the steps, for a document."""
+    num = figures["utterances"]
+    columns = ("step", "seconds", "kills", "largest process, MB", "its growth, MB", "requests each", "MB fetched")
+    yield f"| {' | '.join(columns)} |"
+    yield "|---|---|---|---|---|---|---|"
+    for step in figures["steps"]:
+        requests = sum(step["requests"].values()) / num
+        fetched = sum(value for key, value in step["megabytes"].items() if key.startswith("sent "))
+        yield (
+            f"| `{step['name']}` | {step['seconds']:,.0f} | {step['kills']} | {step['peak_mb']:,.0f} |"
+            f" {step['growth_mb']:,.0f} | {requests:.3f} | {fetched:,.0f} |"
+        )
+    yield ""
+    yield f"{figures['lost']} lost, {figures['doubled']} doubled; the source fetched {figures['source_fetched']} times."
+    for half, objects in figures["objects"].items():
+        yield f"{half}: {objects['all']} objects, reckoned {objects['reckoned']}"
+
+
+def text_of(number: int) -> str:
+    """The words of a clip, which no other has: its number in base 32."""
+    words: list[str] = []
+    while number or len(words) < _FEWEST_WORDS:
+        number, digit = divmod(number, len(_WORDS))
+        words.append(_WORDS[digit])
+    return " ".join(words)
+
+
+def make_corpus(root: Path, num: int) -> int:
+    """Write the clips into the folder of the bucket, where they are not there; returns their bytes."""
+    done = root.with_name("corpus.json")
+    if not done.exists():
+        with multiprocessing.Pool(2) as pool:
+            blocks = [(start, min(start + _CLIPS_IN_TAR, num)) for start in range(0, num, _CLIPS_IN_TAR)]
+            num_bytes = sum(pool.imap_unordered(partial(_make_block, root / "line"), blocks))
+        rows = [
+            {"id": id_of(number), "audio": _file(number), "text": text_of(number), "split": _split(number)}
+            for start, stop in blocks
+            if _half(start) == "files"
+            for number in range(start, stop)
+        ]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (root / "line/files/manifest.jsonl").write_text(lines)
+        done.write_text(json.dumps(num_bytes + len(lines)))
+    return int(json.loads(done.read_text()))
+
+
+def id_of(number: int) -> str:
+    """The id of a clip."""
+    return f"clip-{number:08}"
+
+
+def num_objects(line: Line, half: str) -> Mapping[str, int]:
+    """The parts and tars of one half, and how many docs/scale.md reckons with."""
+    own = _num_of(line, half)
+    parts = -(-own // CHUNK)
+    prefix = f"line/work-{half}/"
+    names = ("recordings", "utterances", "labels", "verdicts", "shards")
+    of = {name: line.bucket.num_objects(f"{prefix}{name}/") for name in names}
+    return {**of, "all": line.bucket.num_objects(prefix), "reckoned": 4 * parts + 2 * -(-own // SHARD)}
+
+
+def compare(num: int) -> tuple[int, int]:
+    """How many clips, labels, verdicts and samples are missing, and how many are there more than once."""
+    texts: Counter[str] = Counter()
+    lost = doubled = num_kept = 0
+
+    def count(expected: Counter[str], rows: Counter[str]) -> None:
+        nonlocal lost, doubled
+        lost += (expected - rows).total()
+        doubled += (rows - expected).total()
+
+    for half in HALVES:
+        work = Store(f"s3://line/work-{half}")
+        text_of_id = {row.id: row.text or "" for row in _rows(work, "utterances", Utterance)}
+        texts.update(row.text or "" for row in _rows(work, "utterances", Utterance))
+        ids = Counter(text_of_id.keys())
+        labels = _rows(work, "labels", Label)
+        count(ids, Counter(row.utterance_id for row in labels if row.text == text_of_id.get(row.utterance_id)))
+        verdicts = list(_rows(work, "verdicts", Verdict))
+        count(ids, Counter(row.utterance_id for row in verdicts))
+        kept = Counter(row.utterance_id for row in verdicts if row.kept)
+        count(kept, Counter(row.id for row in _rows(work, "shards", shard_format.Sample)))
+        num_kept += kept.total()
+    count(Counter(text_of(number) for number in range(num)), texts)
+    assert num_kept > 0.9 * num, f"the filter keeps {num_kept} of {num}"
+    return lost, doubled
+
+
+def _rows(work: Store, table: str, kind: type[Any]) -> Iterator[Any]:
+    for prefix in sorted({entry.key.rpartition("/")[0] for entry in work.list(table) if entry.key.endswith("parquet")}):
+        yield from tables.read(work, prefix, kind)
+
+
+def _step(line: Line, name: str, chance: random.Random) -> Step:
+    before, start_s = line.bucket.counts(), time.monotonic()
+    processes: list[Process] = []
+    kills = 0
+    for half in HALVES if name != "train" else HALVES[:1]:
+        commands = [_command(line, name, half, part) for part in _parts(name)]
+        progress = partial(_progress, line, name, half)
+        due = sorted(chance.uniform(0.05, 0.9) for _ in range(line.kills))
+        kills += _run(commands, due, progress, chance, processes, line.log)
+    counts = line.bucket.counts() - before
+    is_bytes = ("sent ", "taken ")
+    return Step(
+        name=name,
+        seconds=round(time.monotonic() - start_s, 1),
+        kills=kills,
+        peak_mb=round(max(max(process.rss_mb) for process in processes)),
+        growth_mb=round(max(process.growth_mb for process in processes)),
+        requests={key: value for key, value in sorted(counts.items()) if not key.startswith(is_bytes)},
+        megabytes={key: round(value / 1e6, 3) for key, value in sorted(counts.items()) if key.startswith(is_bytes)},
+    )
+
+
+def _run(
+    commands: Sequence[Sequence[str]],
+    due: Sequence[float],
+    progress: Callable[[], float],
+    chance: random.Random,
+    processes: list[Process],
+    log: Path,
+) -> int:
+    """All commands at once until each has ended well; one is killed at each share of the work in `due`."""
+    running = {number: _start(command, log) for number, command in enumerate(commands)}
+    waiting, by_pid, kills = list(due), dict[int, Process](), 0
+    asked_s = time.monotonic()
+    while running:
+        time.sleep(_SAMPLE_S / 2)
+        for process in running.values():
+            _sample(process.pid, by_pid)
+        if waiting and time.monotonic() - asked_s > 2 * _SAMPLE_S:
+            asked_s = time.monotonic()
+            if progress() >= waiting[0]:
+                waiting.pop(0)
+                number = chance.choice(list(running))
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running[number].pid, signal.SIGKILL)
+        for number, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            code = process.returncode
+            if code not in (0, -signal.SIGKILL):
+                raise RuntimeError(f"{' '.join(commands[number])} ended with {code}:\n{log.read_text()[-3000:]}")
+            kills += code != 0
+            del running[number]
+            if code:
+                running[number] = _start(commands[number], log)
+    processes += by_pid.values()
+    return kills
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "voxstill", *command], stdout=file, stderr=file, start_new_session=True
+        )
+
+
+def _sample(session: int, by_pid: dict[int, Process]) -> None:
+    """Take the memory of every process of a session."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            values = rest.split()
+            if int(values[3]) == session:
+                process = by_pid.setdefault(int(stat.parent.name), Process(name))
+                process.rss_mb.append(int(values[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
+
+
+def _parts(name: str) -> Sequence[int | None]:
+    return range(1, PARTS + 1) if name in STEPS[:4] else (None,)
+
+
+def _command(line: Line, name: str, half: str, part: int | None) -> Sequence[str]:
+    work, source = f"s3://line/work-{half}", "tars/" if half == "tars" else "files/manifest.jsonl"
+    settings = {
+        "work": work,
+        "teacher": {"name": "echo"},
+        "engine": {"name": "inline", "chunk": CHUNK},
+        "cache": {"folder": str(line.folder / "cache"), "max_gb": 50},
+        "shard": {"utterances": SHARD},
+        "plan": {"budget_ms": 20_000},
+        "train": {
+            "corpora": [{"work": f"s3://line/work-{one}", "dataset": one} for one in HALVES],
+            "steps": line.train_steps,
+            "root": str(line.folder / "exp"),
+            "log_every": max(1, line.train_steps // 20),
+            "checkpoint_every": max(1, line.train_steps // 10),
+        },
+    }
+    config = line.folder / f"{half}.yaml"
+    config.write_text(json.dumps(settings))
+    command = {
+        "index": ["index", f"s3://line/{source}", "--work", work, "--config", str(config)],
+        "train": ["train", str(config)],
+        "verify": ["verify", work],
+    }.get(name, [name, work, "--config", str(config)])
+    return [*command, *([] if part is None else ["--part", f"{part}/{PARTS}"])]
+
+
+def _progress(line: Line, name: str, half: str) -> float:
+    """The share of a step that is done."""
+    if name == "train":
+        steps = [_last_step(path) for path in (line.folder / "exp").glob("*/metrics.jsonl")]
+        return max(steps, default=0) / line.train_steps
+    if name == "verify":
+        return 0.0
+    table = {"index": "utterances", "label": "labels", "filter": "scores", "shard": "shards"}[name]
+    own = _num_of(line, half)
+    wanted = 2 * -(-own // SHARD) if name == "shard" else -(-own // CHUNK)
+    return float(line.bucket.num_objects(f"line/work-{half}/{table}/") / wanted)
+
+
+def _last_step(metrics: Path) -> int:
+    return max((int(json.loads(line).get("step", 0)) for line in metrics.read_text().splitlines()), default=0)
+
+
+def _num_of(line: Line, half: str) -> int:
+    """The clips of one half."""
+    return sum(stop - start for start, stop in _blocks(line.num) if _half(start) == half)
+
+
+def _blocks(num: int) -> Sequence[tuple[int, int]]:
+    return [(start, min(start + _CLIPS_IN_TAR, num)) for start in range(0, num, _CLIPS_IN_TAR)]
+
+
+def _half(start: int) -> str:
+    return HALVES[start // _CLIPS_IN_TAR % 2]
+
+
+def _split(number: int) -> str:
+    return "dev" if number % 500 == 0 else "train"
+
+
+def _file(number: int) -> str:
+    return f"{number // _CLIPS_IN_TAR:05}/{id_of(number)}.flac"
+
+
+def _make_block(root: Path, block: tuple[int, int]) -> int:
+    start, stop = block
+    clips = [(number, codec.encode(_samples(number), "flac")) for number in range(start, stop)]
+    if _half(start) == "files":
+        for number, data in clips:
+            path = root / "files" / _file(number)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return sum(len(data) for _, data in clips)
+    path = root / f"tars/{start // _CLIPS_IN_TAR:05}.tar"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, data in clips:
+            about = json.dumps({"text": text_of(number), "split": _split(number)}).encode()
+            for name, content in ((f"{id_of(number)}.flac", data), (f"{id_of(number)}.json", about)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return path.stat().st_size
+
+
+def _samples(number: int) -> NDArray[np.int16]:
+    """A tone for each word, and noise that no other clip has."""
+    rng = np.random.default_rng(number)
+    time_T = np.arange(_WORD_MS * RATE_HZ // 1000) / RATE_HZ
+    tones = [np.sin(2 * np.pi * (200 + 60 * _WORDS.index(word)) * time_T) for word in text_of(number).split()]
+    wave_T = 6000 * np.concatenate(tones)
+    return (wave_T + rng.integers(-2, 3, len(wave_T))).astype(np.int16)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
