@@ -37,6 +37,7 @@ from voxstill.indexing.formats.tables import (
     read_list,
 )
 from voxstill.indexing.formats.webdataset import file_name, is_compressed, read_tar
+from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import WebPageError
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Entry, Store
@@ -60,6 +61,8 @@ class _Walk:
     """One walk through a folder or bucket, with what it leaves for later."""
 
     work: Store | None
+    cache: Cache | None
+    """Through which remote tars are read."""
     splits: FolderSplits
     work_path: str | None = None
     """Real path of the work folder on this machine."""
@@ -77,7 +80,7 @@ class _Walk:
 def scan_folder(path: str, work: Store | None, split: Split | None = None) -> Iterator[SourceEntry]:
     """The files of a folder, with the splits that its folders are named after; links to folders are followed last."""
     work_path = os.path.realpath(work.root) if work is not None and is_local(work.root) else None
-    walk = _Walk(work, FolderSplits(path, folders_in, split), work_path)
+    walk = _Walk(work, None, FolderSplits(path, folders_in, split), work_path)
     is_empty = True
     for entry in _follow(path, walk):
         is_empty = False
@@ -109,7 +112,9 @@ def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
         target = os.path.realpath(link)
         if _is_inside(target, (*seen, *walk.skip)):
             if _holds_out(link, target, walk):
-                yield from _scan_folder(link, _Walk(walk.work, walk.splits, walk.work_path), is_linked=False)
+                yield from _scan_folder(
+                    link, _Walk(walk.work, walk.cache, walk.splits, walk.work_path), is_linked=False
+                )
                 continue
             log.info("index: the link `%s` leads to a folder that is read or left out already", link)
             continue
@@ -192,11 +197,13 @@ def _read_common_voice(path: str, tables: Sequence[str]) -> Iterator[SourceEntry
 # ------------------------------------------------------------------------------------------------- buckets
 
 
-def scan_bucket(uri: str, work: Store | None, split: Split | None = None) -> Iterator[SourceEntry]:
+def scan_bucket(
+    uri: str, work: Store | None, split: Split | None = None, cache: Cache | None = None
+) -> Iterator[SourceEntry]:
     """The objects below an address, or the one that is there."""
     is_missing = True
     if not uri.startswith(("http://", "https://")):  # where nothing can be listed
-        folder, walk = Store(uri), _Walk(work, FolderSplits(uri, lambda prefix: Store(prefix).folders(), split))
+        folder, walk = Store(uri), _Walk(work, cache, FolderSplits(uri, lambda prefix: Store(prefix).folders(), split))
         items = folder.list()
         first, is_empty = next(items, None), True
         is_missing = first is None
@@ -287,7 +294,7 @@ def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]
     if file.failure is not None:
         yield file
     elif ending == ".parquet" and holds_audio(file.uri):
-        yield from tar_entries(file, walk.work)
+        yield from tar_entries(file, walk.work, walk.cache)
     elif (read_transcripts := transcripts_reader(file.uri)) is not None:
         yield from read_transcripts(file.uri)
     elif name in METADATA_NAMES or name in MANIFEST_NAMES:
@@ -299,18 +306,18 @@ def _entries(file: SourceEntry, name: str, walk: _Walk) -> Iterator[SourceEntry]
             log.warning("index: `%s` has no column `%s` and is not read", redact_uri(file.uri), column)
     elif name == "data.list":
         for entry in read_list(file.uri):
-            yield from tar_entries(entry, walk.work)
+            yield from tar_entries(entry, walk.work, walk.cache)
     elif SHAR_CUTS.fullmatch(name):
         yield from read_jsonl(file.uri)
     elif ending == ".tar" or is_compressed(name):
-        yield from tar_entries(file, walk.work)
+        yield from tar_entries(file, walk.work, walk.cache)
     elif ending not in SIDECARS:
         yield file
     elif name.endswith(_MANIFEST_ENDINGS) and len(walk.manifests) < _MANIFESTS_KEPT:
         walk.manifests.append(file.uri)
 
 
-def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
+def tar_entries(file: SourceEntry, work: Store | None, cache: Cache | None = None) -> Iterator[SourceEntry]:
     """What a tar or a Parquet file with audio inside holds, or the file itself where it is none.
 
     A compressed one is unpacked into the work folder; without that it is a row with a reason.
@@ -328,7 +335,7 @@ def tar_entries(file: SourceEntry, work: Store | None) -> Iterator[SourceEntry]:
         detail = "nothing can be read from its middle; unpack or repack it"
         yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))
     elif file_name(file.uri).endswith(".tar"):
-        for entry in read_tar(file.uri):
+        for entry in read_tar(file.uri, cache):
             yield with_split(entry, _held_out_by_name(file.uri))
     else:
         yield file
@@ -376,5 +383,5 @@ def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceE
     read = reader_for(manifests[0])
     assert read is not None, "only endings of manifests are kept"
     for row in read(manifests[0]):
-        for entry in tar_entries(row, walk.work):
+        for entry in tar_entries(row, walk.work, walk.cache):
             yield walk.splits.apply(entry, manifests[0])

@@ -33,7 +33,8 @@ from voxstill.indexing.formats.kaldi import KALDI_NAME
 from voxstill.indexing.formats.parquet_audio import holds_audio
 from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import read_list
-from voxstill.indexing.formats.webdataset import is_compressed
+from voxstill.indexing.formats.webdataset import is_compressed, read_tar
+from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import fetch
 from voxstill.storage.redaction import holds_credentials, redact_uri
 from voxstill.storage.store import Store
@@ -69,9 +70,12 @@ class SourceFile:
         return f"{hash64(' '.join(texts)):016x}"
 
 
-def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterator[SourceEntry]:
+def scan(
+    source: Source | Sequence[Source], work: Store | None = None, cache: Cache | None = None
+) -> Iterator[SourceEntry]:
     """Everything in the sources, in their order; what a folder holds comes sorted, what a bucket holds as it lists it.
 
+    Remote tars are read through the cache, where their audio is then.
     A compressed tar is unpacked into the work folder; without one it is an error, or in a folder a row with a reason.
     ConfigError where there is no source, DataError where a manifest cannot be read or where there is no audio.
     """
@@ -85,7 +89,7 @@ def scan(source: Source | Sequence[Source], work: Store | None = None) -> Iterat
         columns, has_text = ColumnsRead(), False
         for uri in uris:
             is_empty = True
-            for entry in _scan_one(uri, work, splits.get(uri)):
+            for entry in _scan_one(uri, work, splits.get(uri), cache):
                 is_source_empty = is_empty = False
                 columns.add(entry.columns)
                 has_text |= entry.text is not None
@@ -131,35 +135,37 @@ def _refuse_credentials(entry: SourceEntry) -> None:
         )
 
 
-def _scan_one(uri: str, work: Store | None, split: Split | None) -> Iterator[SourceEntry]:
+def _scan_one(uri: str, work: Store | None, split: Split | None, cache: Cache | None) -> Iterator[SourceEntry]:
     """What is at one address of a source, which is named after a split where there is one."""
     path = str(local_path(uri).expanduser().absolute()) if is_local(uri) else None
     if path is not None and os.path.basename(path) == KALDI_NAME and os.path.isfile(path):
         path = os.path.dirname(path)
     if path is not None and os.path.isdir(path):
         yield from scan_folder(path, work, split)
-    elif (rows := _rows(uri, path, work)) is not None:
+    elif (rows := _rows(uri, path, work, cache)) is not None:
         splits = FolderSplits(folder_of(uri), folders_in if path is not None else lambda _: (), split)
         for entry in rows:
             yield splits.apply(entry, path or uri)
         splits.log()
     elif path is None:
-        yield from scan_bucket(uri.rstrip("/"), work, split)
+        yield from scan_bucket(uri.rstrip("/"), work, split, cache)
     elif not os.path.exists(path):
         raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
     else:
         yield local_entry(path)
 
 
-def _rows(uri: str, path: str | None, work: Store | None) -> Iterator[SourceEntry] | None:
+def _rows(uri: str, path: str | None, work: Store | None, cache: Cache | None) -> Iterator[SourceEntry] | None:
     """What a manifest or tar holds; None where it is neither."""
     if work is not None and (is_compressed(uri) or holds_audio(uri)):
         file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
         return tar_entries(file, work)
     read = reader_for(uri)
-    if read is not read_list:
-        return None if read is None else read(uri)
-    return (entry for row in read(uri) for entry in tar_entries(row, work))
+    if read is read_list:
+        return (entry for row in read(uri) for entry in tar_entries(row, work, cache))
+    if read is read_tar:
+        return read_tar(uri, cache)
+    return None if read is None else read(uri)
 
 
 def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:

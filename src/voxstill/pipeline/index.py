@@ -123,7 +123,7 @@ def _warn_of_added_times(num: int) -> None:
 
 def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts.Part | None) -> IndexFigures:
     recordings, prefix = workdir.prefix("recordings", recipe), workdir.prefix("utterances", recipe)
-    files = by_file(scan(cfg.source, work))
+    files = by_file(scan(cfg.source, work, read_utterances.reading(cfg).cache))
     _warn_of_absent_speakers(files, sources_of(cfg.source))
     state, removed = IndexState(work, recordings, prefix), removals.record(work)
     missing = state.missing(files)

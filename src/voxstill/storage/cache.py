@@ -23,6 +23,7 @@ from voxstill.core.errors import StorageError
 _SPARE = 0.1
 """Share of the limit that an eviction leaves free, so that not every new object causes one."""
 _DRAFT_PREFIX = "torn-"
+_LOCK = "lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,7 @@ class Cache:
             # not `atomic_file`: eviction tells drafts by their prefix, in one listing
             descriptor, draft = tempfile.mkstemp(prefix=_DRAFT_PREFIX, dir=self.folder)
         except OSError as error:
-            raise StorageError(
-                f"cannot write into the cache `{self.folder}`",
-                why=error.strerror or str(error),
-                fix="check `cache.folder` and its rights",
-            ) from None
+            raise self._unwritable(error) from None
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when this process ends, however it ends: then the file is stale
             file.write(line)
@@ -92,12 +89,31 @@ class Cache:
         with contextlib.suppress(OSError):
             Path(draft).unlink()
 
+    @contextlib.contextmanager
+    def alone(self, uri: str) -> Iterator[None]:
+        """One thread of all processes at a time fetches `uri`; a process that is killed holds up nobody.
+
+        StorageError where the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / f"{_LOCK}-{self._path(uri).name[:2]}").open("wb")
+        except OSError as error:
+            raise self._unwritable(error) from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _unwritable(self, error: OSError) -> StorageError:
+        why, fix = error.strerror or str(error), "check `cache.folder` and its rights"
+        return StorageError(f"cannot write into the cache `{self.folder}`", why=why, fix=fix)
+
     def _path(self, uri: str) -> Path:
         return self.folder / hashlib.sha256(uri.encode()).hexdigest()[:32]
 
     @contextlib.contextmanager
     def _total(self) -> Iterator[_Total]:
-        with os.fdopen(os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT), "r+b") as file:
+        with os.fdopen(os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield _Total(self, file.fileno())
 
@@ -123,7 +139,7 @@ class _Total:
         for entry in os.scandir(self.cache.folder):
             if entry.name.startswith(_DRAFT_PREFIX):
                 _remove_stale(Path(entry.path))
-            elif entry.name != "lock" and entry.is_file():  # a folder is not of this cache
+            elif not entry.name.startswith(_LOCK) and entry.is_file():  # a folder is not of this cache
                 stat = entry.stat()
                 files.append((stat.st_mtime_ns, stat.st_size, entry.path))
         total = sum(size for _, size, _ in files)

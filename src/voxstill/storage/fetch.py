@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,9 @@ AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
 MAX_BYTES = 4 << 30
 """Nothing larger is read whole. Six hours of audio in this project's format are 0.7 GB."""
+BLOCK_BYTES = 256 << 10
+"""Short ranges of a remote object are cached in aligned blocks of so many bytes."""
+_SHORT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
 _OPEN_PIPES = ("/dev/fd/", "/proc/self/fd/")
@@ -170,13 +173,17 @@ def _fetch_local(uri: str, path: str, byte_range: ByteRange | None) -> Blob:
         if byte_range is not None:
             start, num_bytes = byte_range.start, min(byte_range.length, version.st_size - byte_range.start)
             if start >= version.st_size:
-                why = f"it starts after the end: there are {version.st_size} bytes"
-                raise StorageError(f"cannot read `{uri}`", why=why, fix="run `voxstill index` again")
+                raise _starts_after_the_end(uri, version.st_size)
         _check_size(uri, num_bytes)
         data = _read_at(handle, start, num_bytes)
     finally:
         os.close(handle)
     return Blob(uri=uri, data=data, etag=local_etag(version), num_bytes=version.st_size)
+
+
+def _starts_after_the_end(uri: str, num_bytes: int) -> StorageError:
+    why = f"it starts after the end: there are {num_bytes} bytes"
+    return StorageError(f"cannot read `{redact_uri(uri)}`", why=why, fix="run `voxstill index` again")
 
 
 def _read_at(handle: int, start: int, num_bytes: int) -> bytes:
@@ -197,11 +204,89 @@ def _refused(uri: str, why: str) -> RefusedError:
 
 
 def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: Cache | None) -> Blob:
+    if cache is not None and byte_range is not None and 0 < byte_range.length <= _SHORT_BYTES:
+        return _fetch_blocks(uri, address, byte_range, cache)
+    cached = cache.read(uri) if cache is not None else None
+    blob = _get(uri, address, byte_range, cached.etag if cached is not None else None)
+    if blob is None and cached is not None:
+        return Blob(uri=uri, data=cached.data, etag=cached.etag, num_bytes=cached.num_bytes)
+    assert blob is not None, "without an etag there is an answer"
+    if cache is not None:
+        _keep(cache, uri, blob)
+    return blob
+
+
+def _fetch_blocks(uri: str, address: str, byte_range: ByteRange, cache: Cache) -> Blob:
+    """A short range out of the aligned blocks of its object, which are cached whole: its neighbours are there then."""
+    blocks = range(byte_range.start // BLOCK_BYTES, -(-byte_range.end // BLOCK_BYTES))
+    cached = _cached_blocks(address, blocks, cache)
+    if missing := _missing(blocks, cached):
+        with cache.alone(_block_uri(address, missing[0])):  # two that read one tar would fetch it twice
+            cached = _cached_blocks(address, blocks, cache)
+            if missing := _missing(blocks, cached):
+                fetched = _get_blocks(uri, address, range(missing[0], missing[-1] + 1), cache)
+                if len({entry.etag for entry in (cached | fetched).values()}) > 1:
+                    fetched = _get_blocks(uri, address, blocks, cache)
+                return _range_of(uri, byte_range, cached | fetched)
+    etag = cached[blocks[0]].etag
+    if _get(uri, address, ByteRange(byte_range.start, 1), etag) is not None:
+        cached = _get_blocks(uri, address, blocks, cache)
+    return _range_of(uri, byte_range, cached)
+
+
+def _cached_blocks(address: str, blocks: range, cache: Cache) -> dict[int, CacheEntry]:
+    """The blocks of one version that are cached: where they are of several, none is."""
+    entries = {block: cache.read(_block_uri(address, block)) for block in blocks}
+    cached = {block: entry for block, entry in entries.items() if entry is not None}
+    return cached if len({entry.etag for entry in cached.values()}) == 1 else {}
+
+
+def _missing(blocks: range, cached: Mapping[int, CacheEntry]) -> list[int]:
+    """The blocks that are not cached, but for those behind the end of the object where that is known."""
+    num_bytes = min((entry.num_bytes for entry in cached.values()), default=None)
+    return [block for block in blocks if block not in cached and (num_bytes is None or block * BLOCK_BYTES < num_bytes)]
+
+
+def _get_blocks(uri: str, address: str, blocks: range, cache: Cache) -> dict[int, CacheEntry]:
+    """Fetch blocks that follow one another by one request, and cache them; what lies behind the end is empty."""
+    start = blocks[0] * BLOCK_BYTES
+    blob = _get(uri, address, ByteRange(start, len(blocks) * BLOCK_BYTES))
+    assert blob is not None, "without an etag there is an answer"
+    entries = {}
+    for block in blocks:
+        own = block * BLOCK_BYTES - start
+        part = replace(blob, data=blob.data[own : own + BLOCK_BYTES])
+        entries[block] = CacheEntry(part.etag or "", part.num_bytes, part.data)
+        _keep(cache, _block_uri(address, block), part)
+    return entries
+
+
+def _block_uri(address: str, block: int) -> str:
+    return f"{address}#{block * BLOCK_BYTES}+{BLOCK_BYTES}"
+
+
+def _range_of(uri: str, byte_range: ByteRange, entries: Mapping[int, CacheEntry]) -> Blob:
+    first, *_ = blocks = sorted(entries)
+    start = byte_range.start - first * BLOCK_BYTES
+    data = b"".join(entries[block].data for block in blocks)[start : start + byte_range.length]
+    entry = entries[first]
+    if not data:
+        raise _starts_after_the_end(uri, entry.num_bytes)
+    return Blob(uri=uri, data=data, etag=entry.etag or None, num_bytes=entry.num_bytes)
+
+
+def _keep(cache: Cache, uri: str, blob: Blob) -> None:
+    """Cache what has a version and is not empty."""
+    if blob.etag and (blob.data or not blob.num_bytes):
+        cache.put(uri, CacheEntry(blob.etag, blob.num_bytes, blob.data))
+
+
+def _get(uri: str, address: str, byte_range: ByteRange | None, known_etag: str | None = None) -> Blob | None:
+    """What a server sends of an object; None where it still is that version."""
     from obstore.exceptions import NotModifiedError
 
     location = locate(address)
-    cached = cache.read(uri) if cache is not None else None
-    options: GetOptions = {"if_none_match": cached.etag} if cached is not None else {}
+    options: GetOptions = {} if known_etag is None else {"if_none_match": known_etag}
     if byte_range is not None:
         options["range"] = (byte_range.start, byte_range.end)
     try:
@@ -212,11 +297,9 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
         start = 0 if byte_range is None else byte_range.start
         _refuse_other_content(uri, data, start, _num_asked(meta["size"], byte_range), response.attributes)
     except NotModifiedError:
-        if cached is None:
+        if known_etag is None:
             raise
-        return Blob(uri=uri, data=cached.data, etag=cached.etag, num_bytes=cached.num_bytes)
-    if cache is not None and meta["e_tag"]:
-        cache.put(uri, CacheEntry(meta["e_tag"], meta["size"], data))
+        return None
     return Blob(uri=uri, data=data, etag=meta["e_tag"] or None, num_bytes=meta["size"])
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxstill.core.errors import DataError, StorageError
+from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import fetch
 from voxstill.storage.files import open_file
 from voxstill.storage.redaction import redact_uri
@@ -24,14 +25,14 @@ _BUFFER_BYTES = 1 << 20
 
 
 @contextmanager
-def open_manifest(uri: str) -> Iterator[BinaryIO]:
-    """Open a manifest or tar for reading; DataError where it cannot be read."""
+def open_manifest(uri: str, cache: Cache | None = None) -> Iterator[BinaryIO]:
+    """Open a manifest or tar for reading, a remote one through the cache; DataError where it cannot be read."""
     try:
         if is_local(uri):
             with io.BufferedReader(open_file(local_path(uri).expanduser())) as file:
                 yield cast(BinaryIO, file)
         else:
-            with io.BufferedReader(RemoteFile(uri), _BUFFER_BYTES) as remote:
+            with io.BufferedReader(RemoteFile(uri, cache), _BUFFER_BYTES) as remote:
                 yield cast(BinaryIO, remote)
     except StorageError as error:
         raise DataError(
@@ -59,17 +60,17 @@ def read_lines(file: BinaryIO, name: str, start: int = 1) -> Iterator[tuple[int,
 class RemoteFile(io.RawIOBase):
     """A seekable file over an object far away: each read is one range request, or one of all where no server can."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, cache: Cache | None = None) -> None:
         self._data: bytes | None = None
         try:
-            first = fetch(f"{uri}#0+1")
+            first = fetch(f"{uri}#0+1", cache)
         except StorageError as error:
             if "range request" not in error.why.lower():
                 raise
-            first = fetch(uri)
+            first = fetch(uri, cache)
             self._data = first.data
         self.etag = first.etag
-        self._uri, self._num_bytes, self._position = uri, first.num_bytes, 0
+        self._uri, self._cache, self._num_bytes, self._position = uri, cache, first.num_bytes, 0
 
     def readable(self) -> bool:
         """Yes."""
@@ -91,7 +92,7 @@ class RemoteFile(io.RawIOBase):
         start, length = self._position, max(0, min(len(view), self._num_bytes - self._position))
         if length:
             if self._data is None:
-                data = fetch(f"{self._uri}#{start}+{length}").data
+                data = fetch(f"{self._uri}#{start}+{length}", self._cache).data
             else:
                 data = self._data[start : start + length]
             length = len(data)

@@ -28,6 +28,7 @@ from voxstill.indexing.formats.entry import (
 from voxstill.indexing.formats.lines import decode_text, parse_json
 from voxstill.indexing.formats.remote_file import MAX_LINE_BYTES, RemoteFile, open_manifest
 from voxstill.indexing.formats.word_times import read_words
+from voxstill.storage.cache import Cache
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import local_path
 
@@ -59,14 +60,14 @@ _COMPRESSED_STARTS = (
 )  # gz, bz2, xz, zstd, lz4
 
 
-def read_tar(uri: str) -> Iterator[SourceEntry]:
-    """A row for each audio member of a WebDataset tar.
+def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
+    """A row for each audio member of a WebDataset tar, which is read through the cache where it is remote.
 
     Members that follow one another and share their name up to its first dot are one sample: its `.json` and `.txt`
     are the metadata of its audio. A sample that is described wrongly is rows with that reason. A tar that ends in the
     middle gives what it holds, and a row that says so. DataError where it is compressed.
     """
-    with open_manifest(uri) as file:
+    with open_manifest(uri, cache) as file:
         tar = tar_entry(uri, file)
         if file.read(8).startswith(_COMPRESSED_STARTS):
             raise compressed_tar_error(uri)
