@@ -12,15 +12,12 @@ process, twice a second. At the end every clip must be in every table once, with
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from voxstill.audio import codec
-from voxstill.core.records import RATE_HZ, Label, Utterance, Verdict
+import scale_corpus
+from scale_corpus import HALVES
+from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.storage import shard_format, tables
 from voxstill.storage.store import Store
 
@@ -41,17 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from disk_bucket import Bucket, disk_bucket
 from servers import s3_environment
 
-HALVES = ("tars", "files")
 STEPS = ("index", "label", "filter", "shard", "train", "verify")
 PARTS = 2
 CHUNK, SHARD = 256, 2000
-_CLIPS_IN_TAR = 1000
-_WORDS = [
-    f"{first}{second}"
-    for first in ("ba", "do", "fe", "gi")
-    for second in ("la", "mo", "ne", "ri", "su", "ta", "vo", "ze")
-]
-_FEWEST_WORDS, _WORD_MS = 4, 200
 _SAMPLE_S = 0.5
 _FEWEST_SAMPLES = 20
 """A process that was seen less often says nothing about growth."""
@@ -105,7 +92,7 @@ class Line:
 def measure(folder: Path, num: int, train_steps: int = 200, kills: int = 2, seed: int = 0) -> dict[str, Any]:
     """Make the corpus below a folder, run the line, and compare what it left; AssertionError where a clip is lost."""
     chance = random.Random(seed)
-    corpus_bytes = make_corpus(folder / "bucket", num)
+    corpus_bytes = scale_corpus.make(folder / "bucket", num)
     with disk_bucket(folder / "bucket") as bucket, _environment(s3_environment(bucket.port)):
         line, steps = Line(bucket, folder, num, train_steps, kills), []
         for name in STEPS:
@@ -145,42 +132,9 @@ def table(figures: Mapping[str, Any]) -> Iterator[str]:
         yield f"{half}: {objects['all']} objects, reckoned {objects['reckoned']}"
 
 
-def text_of(number: int) -> str:
-    """The words of a clip, which no other has: its number in base 32."""
-    words: list[str] = []
-    while number or len(words) < _FEWEST_WORDS:
-        number, digit = divmod(number, len(_WORDS))
-        words.append(_WORDS[digit])
-    return " ".join(words)
-
-
-def make_corpus(root: Path, num: int) -> int:
-    """Write the clips into the folder of the bucket, where they are not there; returns their bytes."""
-    done = root.with_name("corpus.json")
-    if not done.exists():
-        with multiprocessing.Pool(2) as pool:
-            blocks = [(start, min(start + _CLIPS_IN_TAR, num)) for start in range(0, num, _CLIPS_IN_TAR)]
-            num_bytes = sum(pool.imap_unordered(partial(_make_block, root / "line"), blocks))
-        rows = [
-            {"id": id_of(number), "audio": _file(number), "text": text_of(number), "split": _split(number)}
-            for start, stop in blocks
-            if _half(start) == "files"
-            for number in range(start, stop)
-        ]
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / "line/files/manifest.jsonl").write_text(lines)
-        done.write_text(json.dumps(num_bytes + len(lines)))
-    return int(json.loads(done.read_text()))
-
-
-def id_of(number: int) -> str:
-    """The id of a clip."""
-    return f"clip-{number:08}"
-
-
 def num_objects(line: Line, half: str) -> Mapping[str, int]:
     """The parts and tars of one half, and how many docs/scale.md reckons with."""
-    own = _num_of(line, half)
+    own = scale_corpus.num_in(half, line.num)
     parts = -(-own // CHUNK)
     prefix = f"line/work-{half}/"
     names = ("recordings", "utterances", "labels", "verdicts", "shards")
@@ -210,7 +164,7 @@ def compare(num: int) -> tuple[int, int]:
         kept = Counter(row.utterance_id for row in verdicts if row.kept)
         count(kept, Counter(row.id for row in _rows(work, "shards", shard_format.Sample)))
         num_kept += kept.total()
-    count(Counter(text_of(number) for number in range(num)), texts)
+    count(Counter(scale_corpus.text_of(number) for number in range(num)), texts)
     assert num_kept > 0.9 * num, f"the filter keeps {num_kept} of {num}"
     return lost, doubled
 
@@ -336,64 +290,13 @@ def _progress(line: Line, name: str, half: str) -> float:
     if name == "verify":
         return 0.0
     table = {"index": "utterances", "label": "labels", "filter": "scores", "shard": "shards"}[name]
-    own = _num_of(line, half)
+    own = scale_corpus.num_in(half, line.num)
     wanted = 2 * -(-own // SHARD) if name == "shard" else -(-own // CHUNK)
     return float(line.bucket.num_objects(f"line/work-{half}/{table}/") / wanted)
 
 
 def _last_step(metrics: Path) -> int:
     return max((int(json.loads(line).get("step", 0)) for line in metrics.read_text().splitlines()), default=0)
-
-
-def _num_of(line: Line, half: str) -> int:
-    """The clips of one half."""
-    return sum(stop - start for start, stop in _blocks(line.num) if _half(start) == half)
-
-
-def _blocks(num: int) -> Sequence[tuple[int, int]]:
-    return [(start, min(start + _CLIPS_IN_TAR, num)) for start in range(0, num, _CLIPS_IN_TAR)]
-
-
-def _half(start: int) -> str:
-    return HALVES[start // _CLIPS_IN_TAR % 2]
-
-
-def _split(number: int) -> str:
-    return "dev" if number % 500 == 0 else "train"
-
-
-def _file(number: int) -> str:
-    return f"{number // _CLIPS_IN_TAR:05}/{id_of(number)}.flac"
-
-
-def _make_block(root: Path, block: tuple[int, int]) -> int:
-    start, stop = block
-    clips = [(number, codec.encode(_samples(number), "flac")) for number in range(start, stop)]
-    if _half(start) == "files":
-        for number, data in clips:
-            path = root / "files" / _file(number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-        return sum(len(data) for _, data in clips)
-    path = root / f"tars/{start // _CLIPS_IN_TAR:05}.tar"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, data in clips:
-            about = json.dumps({"text": text_of(number), "split": _split(number)}).encode()
-            for name, content in ((f"{id_of(number)}.flac", data), (f"{id_of(number)}.json", about)):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return path.stat().st_size
-
-
-def _samples(number: int) -> NDArray[np.int16]:
-    """A tone for each word, and noise that no other clip has."""
-    rng = np.random.default_rng(number)
-    time_T = np.arange(_WORD_MS * RATE_HZ // 1000) / RATE_HZ
-    tones = [np.sin(2 * np.pi * (200 + 60 * _WORDS.index(word)) * time_T) for word in text_of(number).split()]
-    wave_T = 6000 * np.concatenate(tones)
-    return (wave_T + rng.integers(-2, 3, len(wave_T))).astype(np.int16)
 
 
 @contextlib.contextmanager
