@@ -12,7 +12,10 @@ import loose_files
 pytestmark = pytest.mark.slow
 
 
-def test_a_line_whose_processes_are_killed_has_every_clip_once(torture: Any, tmp_path: Path) -> None:
+def test_a_line_whose_processes_are_killed_has_every_clip_once(
+    torture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(loose_files.ROOT / "benchmarks"))
     line = loose_files.load("benchmarks/scale_line.py")
     num, kills = torture.count(short=2_000, full=100_000), torture.count(short=1, full=2)
     figures = line.measure(tmp_path, num, train_steps=torture.count(short=10, full=200), kills=kills)

@@ -34,9 +34,10 @@ from voxstill.indexing.formats.parquet_audio import holds_audio
 from voxstill.indexing.formats.registry import reader_for
 from voxstill.indexing.formats.tables import read_list
 from voxstill.indexing.formats.webdataset import is_compressed, read_tar
+from voxstill.indexing.refusals import refuse_credentials, without_texts
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import fetch
-from voxstill.storage.redaction import holds_credentials, redact_uri
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -93,7 +94,7 @@ def scan(
                 is_source_empty = is_empty = False
                 columns.add(entry.columns)
                 has_text |= entry.text is not None
-                _refuse_credentials(entry)
+                refuse_credentials(entry)
                 of_source = replace(entry, source=number) if number else entry
                 if options.split is not None:
                     of_source = replace(of_source, split=None, implied_split=options.split)
@@ -104,34 +105,13 @@ def scan(
             name = f"`{redact_uri(uris[0])}`" if len(uris) == 1 else f"source {number + 1}"
             log.info("index: columns of %s: %s", name, words)
         if options.supervised and not has_text and not is_source_empty:
-            raise _without_texts(uris)
+            raise without_texts(uris)
     if is_source_empty:
         names = ", ".join(f"`{redact_uri(uri)}`" for uri in all_uris)
         raise DataError(
             f"there is no audio in {names}",
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
             fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
-        )
-
-
-def _without_texts(uris: Sequence[str]) -> DataError:
-    """The error of a supervised source that has nothing to learn from."""
-    names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
-    return DataError(
-        f"the supervised source {names} has no text",
-        why="`source.supervised` learns from the texts of its manifest, and no teacher labels it",
-        fix="name a manifest with a column `text`, or leave `source.supervised` out",
-    )
-
-
-def _refuse_credentials(entry: SourceEntry) -> None:
-    """DataError where an address holds credentials: it is written into tables, which others may read."""
-    if "://" in entry.uri and holds_credentials(entry.uri):
-        raise DataError(
-            f"`{redact_uri(entry.uri)}` holds credentials" + (f", in {entry.where}" if entry.where else ""),
-            why="the addresses of audio are written into the tables of the work folder",
-            fix="take them out of the address: put user and password of a web server into ~/.netrc, and the keys of a "
-            "bucket into the environment",
         )
 
 
