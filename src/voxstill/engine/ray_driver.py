@@ -34,6 +34,8 @@ from voxstill.engine.stage import Changes, Chunk, Stage
 STOP_LIMIT_S = 20.0
 """After a signal, what is under way may take this long: Kubernetes and Slurm kill after 30 s."""
 COMMIT_THREADS = 8
+LOOK_SHARE = 0.1
+"""About so much of its time the driver looks at all workers at most: of thousands it would after every event."""
 
 
 class RayRun:
@@ -52,6 +54,7 @@ class RayRun:
         self._ray, self._pools, self._events = self._workers.ray, self._workers.pools, self._workers.events
         self._changes = None if changes is None else RayChanges(changes, self._workers, tracker, self._requeue)
         self._num_committing = 0
+        self._due_s = 0.0
         self._threads = ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit")
 
     def run(self, chunks: Iterator[Chunk]) -> None:
@@ -71,18 +74,23 @@ class RayRun:
         while not signals.caught:
             if self._changes is not None:
                 self._changes.poll()
-            for pool in self._pools:
-                self._workers.fill(pool)
+            start_s = time.monotonic()
+            is_due = start_s >= self._due_s
+            if is_due:
+                self._workers.fill_all()
             for chunk in itertools.islice(chunks, max(0, self._workers.max_chunks - self._tracker.num_open)):
                 self._pools[0].queue.append((self._tracker.open_chunk(chunk), None))
             if not self._tracker.num_open:
                 return
             self._dispatch()
-            loads = {pool.stage.name: pool.load for pool in self._pools}
-            self._tracker.clock.update(loads, is_full=self._tracker.num_open >= self._workers.max_chunks)
+            if is_due:
+                loads = {pool.stage.name: pool.load for pool in self._pools}
+                self._tracker.clock.update(loads, is_full=self._tracker.num_open >= self._workers.max_chunks)
+                self._due_s = time.monotonic() + (time.monotonic() - start_s) / LOOK_SHARE
             self._events.handle()
-            self._check_leases()
-            self._workers.check_limits()
+            if is_due:  # after the events: answers that are there already are not late
+                self._check_leases()
+                self._workers.check_limits()
         deadline_s = time.monotonic() + STOP_LIMIT_S
         while time.monotonic() < deadline_s and (
             self._num_committing or any(worker.calls for worker in self._workers.workers)
@@ -93,20 +101,14 @@ class RayRun:
         """Hand the parts that wait to the workers with the fewest calls."""
         in_flight = self._workers.cfg.in_flight
         for pool in self._pools:
-            while pool.queue:
-                free = [worker for worker in pool.workers if worker.has_room(pool.queue[0][0], in_flight)]
-                if not free:
-                    break
-                part, payload = pool.queue.popleft()
-                worker = min(free, key=lambda worker: len(worker.calls))
-                pool.workers.remove(worker)  # of those with equally few calls, the one called longest ago comes first
-                pool.workers.append(worker)
-                self._call(worker, part, payload)
+            while pool.queue and (worker := pool.take(pool.queue[0][0], in_flight)) is not None:
+                self._call(worker, *pool.queue.popleft())
 
     def _call(self, worker: Worker, part: ChunkPart, payload: object) -> None:
         status, result = worker.actor.call.options(num_returns=2).remote(part.items, payload)
         call = Call(part, status.future(), result)
         worker.calls.append(call)
+        worker.pool.offer(worker)
         worker.start_leases()
         self._events.when_done(call.status, lambda: self._on_answer(worker, call))
 
@@ -121,6 +123,7 @@ class RayRun:
             worker.is_ready = True
             pool.has_started = pool.has_started or not worker.is_canary
             pool.num_bad_starts = 0
+            pool.offer(worker)
             return
         pool.num_bad_starts += 1
         if worker.is_canary:
@@ -155,6 +158,7 @@ class RayRun:
             self._on_death(worker, error)
             return
         worker.calls.remove(call)
+        worker.pool.offer(worker)
         worker.start_leases()
         if worker.is_draining:
             self._workers.drain(worker)

@@ -80,6 +80,12 @@ class WorkerPools:
         for pool, stage, size in zip(self.pools, stages, sizes, strict=True):
             pool.stage, pool.size = stage, size
 
+    def fill_all(self) -> None:
+        """Start and drain the workers of all pools, and offer them to the parts that wait, whatever has changed."""
+        for pool in self.pools:
+            self.fill(pool)
+            pool.offer_all()
+
     def fill(self, pool: WorkerPool) -> None:
         """Start workers, or drain those that have least to do, until the pool has as many as it is to have."""
         active, size = pool.active, pool.size - pool.num_held
@@ -101,7 +107,7 @@ class WorkerPools:
             max_task_retries=0,
         )
         worker = Worker(pool, stage, actor_class.remote(max(1, int(stage.num_cpus))), num_cpus, time.monotonic())
-        pool.workers.append(worker)
+        pool.add(worker)
         opened = worker.actor.open.remote(stage.name, stage.work).future()
         self.events.when_done(opened, lambda: self._on_open(worker, opened))
         return worker
@@ -130,7 +136,7 @@ class WorkerPools:
     def kill(self, worker: Worker) -> None:
         """End the process of a worker, whatever it does."""
         if worker in worker.pool.workers:
-            worker.pool.workers.remove(worker)
+            del worker.pool.workers[worker]
             self.ray.kill(worker.actor)
 
     def replace(self, worker: Worker, reason: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +98,8 @@ class Worker:
     closing_since_s: float | None = None
     """Since when it closes its work: nothing is left that it holds."""
     calls: deque[Call] = field(default_factory=deque)
+    turn: int = 0
+    """When it was started or last called, counted in calls of its pool."""
     num_failures: int = 0
     """Calls that failed since the last that did not."""
 
@@ -125,7 +128,8 @@ class WorkerPool:
     index: int
     """The place of the stage among the stages."""
     size: int = 0
-    workers: list[Worker] = field(default_factory=list)
+    workers: dict[Worker, None] = field(default_factory=dict)
+    """In the order in which they were started."""
     queue: deque[tuple[ChunkPart, object]] = field(default_factory=deque)
     has_started: bool = False
     """Whether a worker with the work of `stage` was ever ready."""
@@ -135,6 +139,39 @@ class WorkerPool:
     """The one worker with another work than that of `stage`, until that has worked on a chunk."""
     num_held: int = 0
     """Workers of `size` that are not started while there is a canary."""
+    _turns: Iterator[int] = field(default_factory=itertools.count)
+    _free: list[tuple[int, int, Worker]] = field(default_factory=list)
+    """A heap of workers by the number of their calls, then by their turn; an entry that is no longer true is stale."""
+
+    def add(self, worker: Worker) -> None:
+        """Take a new worker into the pool."""
+        self.workers[worker] = None
+        worker.turn = next(self._turns)
+
+    def offer(self, worker: Worker) -> None:
+        """Note that a worker is ready or has answered a call, so that it may have room."""
+        heapq.heappush(self._free, (len(worker.calls), worker.turn, worker))
+
+    def offer_all(self) -> None:
+        """Note every worker anew, whatever has changed."""
+        self._free = [(len(worker.calls), worker.turn, worker) for worker in self.workers if worker.is_ready]
+        heapq.heapify(self._free)
+
+    def take(self, part: ChunkPart, in_flight: int) -> Worker | None:
+        """The worker that a part is for: of those with the fewest calls the one called longest ago; None without room.
+
+        It counts as called. Whoever gets no part now is offered again once it has answered.
+        """
+        while self._free:
+            num_calls, turn, worker = self._free[0]
+            is_true = worker in self.workers and (len(worker.calls), worker.turn) == (num_calls, turn)
+            if is_true and num_calls and part.alone:
+                return None  # it waits for an idle one, and others need not
+            heapq.heappop(self._free)
+            if is_true and worker.has_room(part, in_flight):
+                worker.turn = next(self._turns)
+                return worker
+        return None
 
     @property
     def active(self) -> list[Worker]:
