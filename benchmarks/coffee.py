@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.records import ErrorCounts, Utterance, fingerprint
-from voxstill.evaluation import recognition
+from voxstill.decoding import recognizer
 from voxstill.scoring.stats import Blocks, interval, paired_test
 from voxstill.teachers import registry
 from voxstill.teachers.teacher import Clip
@@ -163,12 +163,12 @@ def judged(args: argparse.Namespace) -> tuple[list[Row], dict[str, list[Samples]
 
 def judge(cfg: Config, path: str, rows: list[Row], audio: dict[str, list[Samples]], seed: int) -> dict[str, Any]:
     """Commands accepted of both in each condition, with intervals, p and speeds; one session alone gives neither."""
-    recognizer, teacher = recognition.recognizer(cfg, path), registry.create(cfg.teacher)
-    recognizer.load()
+    student, teacher = recognizer.student(cfg.decode, path), registry.create(cfg.teacher)
+    student.load()
     teacher.load()
 
     def by_student(clips: Sequence[Samples]) -> list[str]:
-        return [hypothesis.text for hypothesis in recognizer.transcribe_batch(clips)]
+        return [hypothesis.text for hypothesis in student.transcribe_batch(clips)]
 
     def by_teacher(clips: Sequence[Samples]) -> list[str]:
         named = [

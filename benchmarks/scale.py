@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import scale_line
 from voxstill import engine
@@ -186,13 +185,11 @@ def make_part(work: Store, utterances: str, task: Task, number_range: tuple[int,
 
 
 def write(work: Store, key: str, columns: dict[str, list[Any]], kind: type[Utterance] | type[Label]) -> None:
-    """Write `columns`, all others without a value, as `tables.to_parquet` does."""
+    """Write `columns` as a part of a table; all others are without a value."""
     schema = tables.schema(kind)
     num = len(next(iter(columns.values())))
     arrays = [pa.array(columns.get(field.name, [None] * num), field.type) for field in schema]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
-    work.create(key, sink.getvalue().to_pybytes())
+    work.create(key, tables.arrow_to_parquet(pa.Table.from_arrays(arrays, schema=schema)))
 
 
 if __name__ == "__main__":

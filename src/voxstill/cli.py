@@ -171,6 +171,7 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
 
     monitor.start_logging(options.log_level or "info", options.log_format or "text")
     world.pin_threads(1)
+    world.skip_collection_at_exit()
     try:
         with heartbeat.running(command.name):
             return _execute(command, options, values)

@@ -119,7 +119,7 @@ def test_the_child_does_not_outlive_its_parent_even_in_the_middle_of_a_file(tmp_
     code = (
         "import sys; from pathlib import Path; from voxstill.audio.decoder import Decoder\n"
         "d = Decoder(60, 1024)\n"
-        "d._start(); print(d._child.pid, flush=True)\n"
+        "d._connected(); print(d._child.pid, flush=True)\n"
         "d.decode(Path(sys.argv[1]).read_bytes())\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "long.flac")], stdout=subprocess.PIPE)

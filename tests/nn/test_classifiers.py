@@ -13,12 +13,13 @@ from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from voxstill.core.config import Augment, Student
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.nn import checkpoints, classifiers, losses, students
+from voxstill.nn.heads import Task
 from voxstill.nn.log_mel import frame_mask
 
 NAMES = ["left", "right", "up"]
 LENGTHS = (5000, 3000, 7001, 1200)
 ABOUT = {"target": "text", "text": "basic"}
-TASKS: tuple[classifiers.Task, ...] = ("classes", "speakers")
+TASKS: tuple[Task, ...] = ("classes", "speakers")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**folders, "parakeet": str(folder)}
 
 
-def student(task: classifiers.Task, checkpoint: str | None) -> Any:
+def student(task: Task, checkpoint: str | None) -> Any:
     return classifiers.new(Student(task=task, checkpoint=checkpoint), NAMES, 0, ABOUT).eval()
 
 
@@ -60,7 +61,7 @@ KINDS = ("Wav2Vec2 layer", "Wav2Vec2 group", "WavLM layer", "Hubert group", "par
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_changes_nothing(folders: dict[str, str], kind: str | None, task: classifiers.Task) -> None:
+def test_padding_changes_nothing(folders: dict[str, str], kind: str | None, task: Task) -> None:
     if task == "speakers" and kind == "Hubert group":
         with pytest.raises(ConfigError, match="hubert"):
             student(task, folders[kind])
@@ -120,7 +121,7 @@ def test_transformers_alone_gives_the_same_embeddings_also_of_a_padded_batch(
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_encoder_of_a_fast_conformer_loads_in_transformers(
-    folders: dict[str, str], tmp_path: Path, task: classifiers.Task
+    folders: dict[str, str], tmp_path: Path, task: Task
 ) -> None:
     from transformers import AutoModel, ParakeetForCTC
 

@@ -43,7 +43,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Decoder:
-    """`codec.decode` in a child process, started when needed and ended by `close` or with the parent.
+    """`codec.decode` in a child process, started when needed or by `start`, and ended by `close` or with the parent.
 
     `limit_s` is the time that one recording may take, `limit_mb` the memory that the child may allocate.
     """
@@ -52,6 +52,7 @@ class Decoder:
         self._limit_s, self._limit_mb = limit_s, limit_mb
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._is_ready = False
 
     def decode(self, data: bytes, *, channel: int | None = None, gain: Gain = "none") -> codec.Audio:
         """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory.
@@ -109,7 +110,7 @@ class Decoder:
     def _attempt(self, exchange: Callable[[socket.socket], _Answer]) -> _Answer:
         """What the child answers; a crash is retried in a fresh one."""
         for _ in range(ATTEMPTS):
-            connection = self._socket or self._start()
+            connection = self._connected()
             try:
                 return exchange(connection)
             except TimeoutError:
@@ -124,6 +125,17 @@ class Decoder:
                 cause = "answering nonsense, and ended"
         raise DataError("decoding crashed", why=f"its process was {cause}", fix="remove the file, or repair it")
 
+    def start(self) -> None:
+        """Start the child process where none runs, without waiting for it: it gets ready beside other work."""
+        if self._child is not None:
+            return
+        parent_socket, child_socket = socket.socketpair()
+        handle = child_socket.fileno()
+        code = f"from voxstill.audio import decoder; decoder.serve({handle}, {self._limit_mb}, {os.getpid()})"
+        with child_socket:
+            self._child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[handle], stdin=subprocess.DEVNULL)
+        self._socket = parent_socket
+
     def close(self) -> None:
         """End the child process."""
         if self._child is not None:
@@ -136,25 +148,19 @@ class Decoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> socket.socket:
-        parent_socket, child_socket = socket.socketpair()
-        arguments = f"{child_socket.fileno()}, {self._limit_mb}, {os.getpid()}"
-        code = f"from voxstill.audio import decoder; decoder.serve({arguments})"
-        with child_socket:
-            self._child = subprocess.Popen(
-                [sys.executable, "-c", code], pass_fds=[child_socket.fileno()], stdin=subprocess.DEVNULL
-            )
-        self._socket = parent_socket
-        parent_socket.settimeout(START_LIMIT_S)
-        try:
-            ready = parent_socket.recv(1)
-        except TimeoutError:
-            ready = b""
-        if not ready:
+    def _connected(self) -> socket.socket:
+        """The socket of a child process that is ready."""
+        self.start()
+        assert self._socket is not None
+        if not self._is_ready:
+            self._socket.settimeout(START_LIMIT_S)
+            with contextlib.suppress(TimeoutError):
+                self._is_ready = bool(self._socket.recv(1))
+        if not self._is_ready:
             self.close()
             raise VoxstillError("a decoder cannot start", why="its process ended", fix="see whether memory is short")
-        parent_socket.settimeout(self._limit_s)
-        return parent_socket
+        self._socket.settimeout(self._limit_s)
+        return self._socket
 
     def _end(self) -> str:
         """Wait for a child that is ending; returns how it ended."""
@@ -162,7 +168,7 @@ class Decoder:
         assert self._socket is not None
         self._socket.close()
         code = self._child.wait()  # its socket is closed, so it does not live on
-        self._child = self._socket = None
+        self._child, self._socket, self._is_ready = None, None, False
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 

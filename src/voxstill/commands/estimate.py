@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Annotated
 
 from typer import Argument, Option
@@ -27,13 +26,10 @@ def estimate(
     pretrain: Annotated[bool, Option("--pretrain", help="Of `voxstill pretrain`, not of `train`.")] = False,
 ) -> Result:
     """Estimate memory, time, cost and disk of a training before it starts."""
+    from voxstill.core import world
+
     cfg = options.load(base=config_file)
-    is_collecting = gc.isenabled()
-    gc.disable()  # to look for garbage in what libraries make when they are loaded takes a sixth of the time
-    try:
+    with world.collection_paused():
         from voxstill.pipeline import estimate as estimation  # after a wrong option is reported: it loads torch
 
         return estimation.estimate(cfg, gpu=gpu, price=price_per_hour, probe=probe, pretrain=pretrain)
-    finally:
-        if is_collecting:
-            gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,3 +100,15 @@ def model_folder(path: str) -> Path:
         if checkpoint
         else "give an experiment folder that has finished training, or another checkpoint",
     )
+
+
+def architecture(path: str) -> str:
+    """Return the class of the model in an experiment or a model folder, as its `config.json` names it.
+
+    It is empty where there is no model, or no class is named.
+    """
+    try:
+        saved = json.loads((model_folder(path) / "config.json").read_text())
+        return str(saved["architectures"][0])
+    except (ConfigError, OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""

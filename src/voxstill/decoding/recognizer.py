@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core import pcm, world
-from voxstill.core.config import Decode
+from voxstill.core.config import Decode, validated
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
@@ -71,7 +71,8 @@ class Recognizer:
 
             self._loaded = onnx_models.load(*self._exported, self.options, self.decoding, self._section)
         else:
-            self._loaded = self._load_torch()
+            with world.collection_paused():
+                self._loaded = self._load_torch()
         if self.decoding.chunk_ms is not None and self.chunk_ms is None:
             raise ConfigError(
                 "`decode.chunk_ms` has no use",
@@ -257,6 +258,15 @@ class Recognizer:
     def close(self) -> None:
         """Drop the weights."""
         self._loaded = None
+
+
+def student(decoding: Decode, model: str, **options: int) -> Recognizer:
+    """Return a student, not loaded yet, that decodes as `decoding` says; ConfigError where the folder holds none.
+
+    `options` are further ones of `RecognizerOptions`.
+    """
+    tree = {"model": model, "dtype": "float32", **options}  # the same figures on every machine
+    return Recognizer(validated(RecognizerOptions, tree), decoding)
 
 
 def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:

@@ -24,6 +24,7 @@ from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_war
 from voxstill.evaluation.report import classes as report
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import classifiers, students
+from voxstill.nn.heads import Task
 from voxstill.nn.loading import load_config
 from voxstill.scoring import classes as class_scores
 from voxstill.scoring import figures as scoring
@@ -81,7 +82,7 @@ class ClassifierFigures(Figures):
 
     model: str
     split: str
-    task: classifiers.Task | None
+    task: Task | None
     target: str
     """The property of an utterance that is its class."""
     utterances: int
@@ -114,7 +115,7 @@ class ClassifierFigures(Figures):
         }
 
 
-def task_of(target: str) -> classifiers.Task | None:
+def task_of(target: str) -> Task | None:
     """Return what the student of an experiment or a model folder was trained for; None where it is no classifier.
 
     A classifier that does not say what its classes are of (`target`) is one of another package.

@@ -15,15 +15,14 @@ import numpy as np
 
 from voxstill.audio import read_utterances
 from voxstill.audio.codec import SilentError
-from voxstill.core import config, pcm
+from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Figures
+from voxstill.decoding import recognizer
 from voxstill.decoding.loaded import Samples
-from voxstill.decoding.options import RecognizerOptions
-from voxstill.decoding.recognizer import Recognizer
 from voxstill.evaluation.results import HYPOTHESES, REFERENCES, Evaluation
 from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring import checks, words
@@ -117,15 +116,6 @@ def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
     return judged
 
 
-def recognizer(cfg: Config, model: str, **options: int) -> Recognizer:
-    """Return a student, not loaded yet, that decodes as `decode` says; ConfigError where the folder holds none.
-
-    `options` are further ones of `RecognizerOptions`.
-    """
-    tree = {"model": model, "dtype": "float32", **options}  # the same figures on every machine
-    return Recognizer(config.validated(RecognizerOptions, tree), cfg.decode)
-
-
 def hidden_texts(cfg: Config) -> dict[str, str]:
     """Human texts by utterance id from `evaluate.texts`, which no other step reads."""
     if cfg.evaluate.texts is None:
@@ -141,7 +131,7 @@ def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
 
 def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFigures:
     """Transcribe utterances with a student; return error rates with intervals, by property, and its speed."""
-    student = recognizer(cfg, target)
+    student = recognizer.student(cfg.decode, target)
     student.load()
     audio, unread = read_audio(cfg, judged)
     measured = {row.id: row for row, _ in audio}

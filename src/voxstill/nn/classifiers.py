@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +19,13 @@ from voxstill.core.config import Student
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn import checkpoints, students
 from voxstill.nn.conv_cpu import padding_ignored, time_first
+from voxstill.nn.heads import HEADS, Task
 from voxstill.nn.loading import load_model, loading_weights
 from voxstill.nn.log_mel import frame_mask, output_frames
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-Task = Literal["classes", "speakers"]
-HEADS: dict[Task, str] = {"classes": "ForSequenceClassification", "speakers": "ForXVector"}
-"""How names of classes in `transformers` end, and names of those defined here."""
 _FAMILIES = {"wav2vec2": "Wav2Vec2", "wav2vec2-conformer": "Wav2Vec2Conformer", "hubert": "Hubert", "wavlm": "WavLM"}
 _EMBEDDING = 256
 """Dimensions of a speaker embedding, or the width of the encoder where that is less."""

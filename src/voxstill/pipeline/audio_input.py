@@ -80,6 +80,11 @@ class AudioReader:
         self._decoding = threading.Lock()
         weakref.finalize(self, self._decoder.close)
 
+    def start(self) -> None:
+        """Start the process that decodes, where a file is sure to come: it gets ready while a model loads."""
+        with self._decoding:
+            self._decoder.start()
+
     @contextmanager
     def read(self, recording: object, rate_hz: int = RATE_HZ) -> Iterator[Decoded]:
         """The samples of a recording, as long as the block lasts; an array has `rate_hz`.

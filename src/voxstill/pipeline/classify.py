@@ -23,7 +23,7 @@ from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.decoding.checkpoint_files import fetch, model_folder, on_hub
 from voxstill.decoding.classes import LoadedClassifier
 from voxstill.evaluation import results
-from voxstill.nn.classifiers import Task
+from voxstill.nn.heads import Task
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
 from voxstill.pipeline.checkpoint_model import model_of

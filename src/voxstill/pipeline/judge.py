@@ -11,6 +11,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, TeacherError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
+from voxstill.decoding import recognizer
 from voxstill.decoding.loaded import Samples
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.evaluation import recognition, results
@@ -59,9 +60,9 @@ def judge(cfg: Config, path: str) -> Judged:
         judged = list(figures.judged)
         students[name] = replace(figures, lm_order=cfg.evaluate.lm_order if name == "with_lm" else None)
         keep(students[name], judged)
-        recognizer = recognition.recognizer(_decoded_as(decoding, figures), path)
-        recognizer.load()
-        transcribers[name] = functools.partial(_transcribe, recognizer)
+        student = recognizer.student(_decoded_as(decoding, figures).decode, path)
+        student.load()
+        transcribers[name] = functools.partial(_transcribe, student)
     master = registry.create(cfg.teacher)
     if master.reads_texts or not teacher_evaluation.labels_all(judged):
         return Judged(student=students["student"], with_lm=students.get("with_lm"))
@@ -102,8 +103,8 @@ def _without_grammar(cfg: Config, free: Teacher, sample: Sequence[Utterance]) ->
         return None
 
 
-def _transcribe(recognizer: Recognizer, audio: Audio) -> None:
-    recognizer.transcribe_batch([samples_T for _, samples_T in audio])
+def _transcribe(student: Recognizer, audio: Audio) -> None:
+    student.transcribe_batch([samples_T for _, samples_T in audio])
 
 
 def _hear(teacher: Teacher, audio: Audio) -> None:

@@ -19,7 +19,6 @@ from voxstill.core.monitor import Progress
 from voxstill.core.records import RATE_HZ, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.decoding import recognizer
-from voxstill.evaluation import recognition
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import Audio, AudioReader, Decoded, exit_code, in_one_line, name_of, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
@@ -109,7 +108,7 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
                 why=f"its task is `{task}`",
                 fix="`voxstill evaluate` judges it; give a recogniser here",
             )
-        student = recognition.recognizer(cfg, folder, **options)
+        student = recognizer.student(cfg.decode, folder, **options)
         student.load()
     return student
 
@@ -125,10 +124,10 @@ class Recognizer:
     ['ba', 'du', 'ko']
     """
 
-    def __init__(self, model: str | Path, cfg: Config | None = None) -> None:
+    def __init__(self, model: str | Path, cfg: Config | None = None, reader: AudioReader | None = None) -> None:
         self._cfg = cfg or Config()
         self._student = load_recognizer(self._cfg, str(model))
-        self._reader = AudioReader(self._cfg)
+        self._reader = reader or AudioReader(self._cfg)
 
     @classmethod
     def from_pretrained(cls, model: str | Path, cfg: Config | None = None) -> Self:
@@ -208,7 +207,10 @@ def transcribe(
     With `files` each is written as soon as it is there: what is interrupted loses one recording.
     """
     paths, num_skipped = recordings.expand(names) if names or microphone_s is None else recordings.Recordings((), 0)
-    recognizer = Recognizer.from_pretrained(model, cfg)
+    reader = AudioReader(cfg)
+    if paths:
+        reader.start()
+    recognizer = Recognizer(model, cfg, reader)
     transcripts: list[Transcript] = []
 
     def add(recording: Audio, name: str) -> None:

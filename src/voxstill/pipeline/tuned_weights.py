@@ -11,7 +11,7 @@ from voxstill.core.config import Config, Decode, changed
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import Label, Utterance, Verdict, fingerprint
-from voxstill.decoding import emissions, lm_weights
+from voxstill.decoding import emissions, lm_weights, recognizer
 from voxstill.evaluation import recognition
 from voxstill.evaluation.recognition import StudentFigures
 from voxstill.evaluation.tuning import DEV, Gain, References, Tuning
@@ -68,7 +68,7 @@ def tune(cfg: Config, target: str) -> Tuning:
     """
     from voxstill.decoding.search import beam_search
 
-    student = recognition.recognizer(cfg.model_copy(update={"decode": Decode()}), target)
+    student = recognizer.student(Decode(), target)
     student.load()
     try:
         student.check_alignment()

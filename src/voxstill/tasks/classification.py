@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +13,6 @@ from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, first_line
 from voxstill.core.monitor import log
-from voxstill.core.records import Utterance
-from voxstill.evaluation import classification as evaluation
-from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, classifiers, freezing
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
@@ -150,37 +146,12 @@ def _new(cfg: Config, names: Sequence[str]) -> Any:
     return classifiers.new(cfg.student, names, cfg.seed, {"target": column_of(cfg), "text": cfg.student.text})
 
 
-@dataclass(frozen=True, slots=True)
-class Classification:
-    """A `TaskDefinition` of students that classify whole utterances."""
+def open_corpus(cfg: Config, run: RunDir, store: Store, prefix: str) -> Classified:
+    """Open the shards as a training in one process learns from them."""
+    return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
 
-    task: classifiers.Task
 
-    def needs_labels(self, cfg: Config) -> bool:
-        """Return whether the class of an utterance is its label."""
-        return column_of(cfg) == "text"
-
-    def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
-        """Build what the training loop needs."""
-        return build(fabric, cfg, run, store, prefix)
-
-    def corpus(self, cfg: Config, run: RunDir, store: Store, prefix: str) -> Classified:
-        """Open the shards as a training in one process learns from them."""
-        return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
-
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
-        """Build the frontend, the model before its first step, and the task of an experiment."""
-        return rebuild(cfg, run)
-
-    def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
-        """Write the student of an experiment with other weights, those of a checkpoint."""
-        frontend, model, _ = rebuild(cfg, run)
-        save_model(output, model, weights, functools.partial(write_extractor, frontend))
-
-    def recognizes(self, target: str) -> bool:
-        """Return whether an experiment or a model folder is of this task."""
-        return evaluation.task_of(target) == self.task
-
-    def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
-        """Judge a finished student by the utterances of one split."""
-        return evaluation.evaluate(cfg, target, utterances)
+def save(cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
+    """Write the student of an experiment with other weights, those of a checkpoint."""
+    frontend, model, _ = rebuild(cfg, run)
+    save_model(output, model, weights, functools.partial(write_extractor, frontend))

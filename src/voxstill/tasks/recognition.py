@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +10,9 @@ import torch
 
 from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config, Student
-from voxstill.core.errors import ConfigError, DataError, first_line
+from voxstill.core.errors import DataError, first_line
 from voxstill.core.monitor import log
-from voxstill.core.records import Utterance
 from voxstill.decoding.checkpoint_files import model_folder
-from voxstill.evaluation import recognition as evaluation
-from voxstill.evaluation.results import Evaluation
 from voxstill.nn import checkpoints, freezing, students
 from voxstill.nn.augment_waveform import NoiseBank
 from voxstill.nn.frontends import Frontend
@@ -47,8 +42,6 @@ KINDS: dict[students.Kind, Any] = {
     "tdt": TransducerTask,
     "seq2seq": Seq2SeqTask,
 }
-HEADS = ("ForCTC", "ForRNNT", "ForTDT", "ForConditionalGeneration")
-"""How the names of recognisers in `transformers` end."""
 VOCABULARY = "vocabulary.json"
 """The name of the vocabulary beside the index of the shards."""
 _MANY_TO_A_FRAME_MS = 40  # CTC needs a frame for each piece, and people say up to 15 characters a second
@@ -204,43 +197,20 @@ def save_student(
     save_model(run, model, own, rest)
 
 
-@dataclass(frozen=True, slots=True)
-class Recognition:
-    """The `TaskDefinition` of students that write what was said."""
+def open_corpus(cfg: Config, run: RunDir, store: Store, prefix: str) -> Corpus:
+    """Open the shards as a training in one process learns from them."""
+    return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
 
-    def needs_labels(self, cfg: Config) -> bool:
-        """Return True: the texts are the labels."""
-        return True
 
-    def build(self, fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
-        """Build what the training loop needs."""
-        return build(fabric, cfg, run, store, prefix)
+def rebuild(cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
+    """Build the frontend, the model before its first step, and the task of an experiment."""
+    frontend = frontend_of(cfg, noise.load(cfg.augment))
+    vocabulary = _own_vocabulary(cfg, run, frontend)
+    return frontend, *_student_and_task(cfg, vocabulary, frontend)
 
-    def corpus(self, cfg: Config, run: RunDir, store: Store, prefix: str) -> Corpus:
-        """Open the shards as a training in one process learns from them."""
-        return corpus_of(cfg, run, store, prefix, frontend_of(cfg, None))[0]
 
-    def rebuild(self, cfg: Config, run: RunDir) -> tuple[Frontend, Any, Task]:
-        """Build the frontend, the model before its first step, and the task of an experiment."""
-        frontend = frontend_of(cfg, noise.load(cfg.augment))
-        vocabulary = _own_vocabulary(cfg, run, frontend)
-        return frontend, *_student_and_task(cfg, vocabulary, frontend)
-
-    def save(self, cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
-        """Write the student of an experiment with other weights, those of a checkpoint."""
-        frontend = frontend_of(cfg, None)
-        vocabulary = _own_vocabulary(cfg, run, frontend)
-        save_student(output, new_student(cfg, vocabulary), vocabulary, frontend, weights)
-
-    def recognizes(self, target: str) -> bool:
-        """Return whether an experiment or a model folder holds a model with the head of a recogniser."""
-        try:
-            saved = json.loads((model_folder(target) / "config.json").read_text())
-        except (ConfigError, OSError, ValueError):
-            return False
-        architectures = saved.get("architectures") or [""]
-        return str(architectures[0]).endswith(HEADS)
-
-    def evaluate(self, cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evaluation:
-        """Judge a finished student by those utterances of one split that have human words."""
-        return evaluation.evaluation(cfg, target, utterances)
+def save(cfg: Config, run: RunDir, weights: dict[str, torch.Tensor], output: RunDir) -> None:
+    """Write the student of an experiment with other weights, those of a checkpoint."""
+    frontend = frontend_of(cfg, None)
+    vocabulary = _own_vocabulary(cfg, run, frontend)
+    save_student(output, new_student(cfg, vocabulary), vocabulary, frontend, weights)

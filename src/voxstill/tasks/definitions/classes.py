@@ -1,5 +1,5 @@
 """The task `classes`: a student that classifies whole utterances."""
 
-from voxstill.tasks.classification import Classification
+from voxstill.tasks.classifier import Classification
 
 CLASSES = Classification("classes")

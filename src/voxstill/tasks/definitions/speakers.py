@@ -1,5 +1,5 @@
 """The task `speakers`: a student that compares voices."""
 
-from voxstill.tasks.classification import Classification
+from voxstill.tasks.classifier import Classification
 
 SPEAKERS = Classification("speakers")
