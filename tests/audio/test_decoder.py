@@ -131,6 +131,19 @@ def test_the_child_does_not_outlive_its_parent_even_in_the_middle_of_a_file(tmp_
     until(lambda: not Path(f"/proc/{child}").exists())
 
 
+def test_a_child_that_was_started_ahead_decodes() -> None:
+    with Decoder(60, 1024) as decoder:
+        decoder.start()
+        child = decoder._child
+        decoder.start()
+        assert len(decoder.decode(INTACT).samples_T) == 16_000
+        assert decoder._child is child is not None
+    decoder.start()
+    decoder.close()  # before it is ready
+    assert len(decoder.decode(INTACT).samples_T) == 16_000
+    decoder.close()
+
+
 def test_a_child_that_cannot_start_is_an_error_and_not_a_reason_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(VoxstillError, match="cannot start"):
