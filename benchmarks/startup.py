@@ -3,7 +3,8 @@
     python benchmarks/startup.py --utterances 1000000 --rounds 7
 
 Makes a student of random weights and a recording of two seconds, and the tables of an index and of finished labels, all
-in a temporary folder. With `--model` and `--audio` a trained student transcribes. Each command is a new Python process
+in a temporary folder. With `--experiment` its student transcribes, and so does its last checkpoint, for which a model
+folder is made first; `--audio` is the recording. Each command is a new Python process
 with its files in the disk cache; they run in turns. Seconds count to the first line of the output and to the end of the
 process, CPU seconds are those of the process to that line and, with its children, to its end. `--before` names the
 `src` of another version, which is measured in the same turns. Prints a table of medians and writes
@@ -54,21 +55,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--utterances", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--model", help="a trained student, with --audio")
-    parser.add_argument("--audio", help="a recording for it")
+    parser.add_argument("--experiment", help="a finished training")
+    parser.add_argument("--audio", help="a recording")
     parser.add_argument("--before", help="the folder `src` of another version")
     parser.add_argument("--output", default=str(HERE / "results/startup.json"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model, audio = args.model or str(folder / "model"), args.audio or str(folder / "speech.flac")
-        if args.model is None:
+        models = {"": args.experiment or str(folder / "model")}
+        if args.experiment is None:
             transcribe.make_student(folder / "model")
+        else:
+            models[" from a checkpoint"] = f"{args.experiment}/checkpoints/last"
+        audio = args.audio or str(folder / "speech.flac")
         if args.audio is None:
             transcribe.write_recording(folder / "speech.flac", RECORDING_MINUTES)
         commands = {
             "`--help`": ["--help"],
-            "`transcribe` of one file": ["transcribe", model, audio],
+            **{f"`transcribe` of one file{kind}": ["transcribe", model, audio] for kind, model in models.items()},
             **label_commands(folder, args.utterances),
         }
         sources = {"after": str(HERE.parent / "src"), **({} if args.before is None else {"before": args.before})}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voxstill.core import config, scratch
+from voxstill.core import config, scratch, world
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.storage.rundir import RunDir
 from voxstill.tasks import registry
@@ -27,11 +27,19 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
     A checkpoint becomes a model folder for as long as the block lasts; any other target is itself, and of none.
     DataError where the checkpoint is broken or gone, ConfigError where the task makes no model of one.
     """
-    path = Path(target)
-    run = RunDir.of_checkpoint(path)
+    run = RunDir.of_checkpoint(Path(target))
     if run is None:
         yield target, None
         return
+    with scratch.folder() as folder:
+        output = RunDir(folder)
+        with world.collection_paused():
+            name = _make(target, run, output)
+        yield str(output.model), name
+
+
+def _make(target: str, run: RunDir, output: RunDir) -> str:
+    """Make a model folder of a checkpoint of an experiment; return the checkpoint's name."""
     from voxstill.training.experiment import is_pretraining
 
     if is_pretraining(run):
@@ -48,12 +56,9 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
             why=f"the task `{cfg.student.task}` has no method `save`",
             fix="wait for `model/`, or add the method of `voxstill.tasks.definition.SavedTask`",
         )
-    name, weights = _weights(path)
-    with scratch.folder() as folder:
-        output = RunDir(folder)
-        task.save(cfg, run, weights, output)
-        del weights
-        yield str(output.model), name
+    name, weights = _weights(Path(target))
+    task.save(cfg, run, weights, output)
+    return name
 
 
 def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
