@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from voxstill.core.records import Batch, Split, Word, fingerprint
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
 from voxstill.data.bottleneck import LoaderTimes
+from voxstill.data.kept_plan import kept_plan
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import EpochPlan, SamplingRate, Tempos, plan, tempos
 from voxstill.data.prefetch import CacheDir
@@ -25,14 +27,17 @@ from voxstill.storage.store import Store
 from voxstill.text.tokenizer import Tokenizer
 from voxstill.training.task import DevBatch, StepContext
 
+_FIRST_PLAN, _PLAN, _DEV_PLAN = "first.plan", "epoch.plan", "dev.plan"
+"""Files of plans that are kept. A training that goes on begins with the first one: it tells the steps of an epoch."""
 Normal = Callable[[str], str]
 Prepared = TypeVar("Prepared")
 
 
 class Corpus:
-    """A `Data`: the train split planned by epochs, the dev split in one fixed order; their indexes are in `folder`.
+    """A `Data`: the train split planned by epochs, the dev split in one fixed order.
 
-    Without a `tokenizer` no text is learnt. With one it is what a `column` of the sidecars says.
+    Their indexes and plans are in `folder`. Without a `tokenizer` no text is learnt. With one it is what a `column` of
+    the sidecars says.
     """
 
     def __init__(
@@ -50,7 +55,8 @@ class Corpus:
         column: str = "text",
     ) -> None:
         self._frontend = frontend
-        self._cfg, self._rank, self._ranks, self._replaced, self._spent = cfg, rank, ranks, 0, LoaderTimes()
+        self._folder, self._cfg, self._rank, self._ranks = folder, cfg, rank, ranks
+        self._replaced, self._spent = 0, LoaderTimes()
         name = f"tars-{fingerprint(store.root, prefix, str(folder.absolute()))}-{rank}"  # of no other experiment
         cache_root = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
         self._cache_dir = CacheDir(cache_root / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
@@ -96,7 +102,7 @@ class Corpus:
     def plan(self, epoch: int, *, ascending: bool) -> EpochPlan:
         """The batches of an epoch, each utterance at its tempo; what CTC cannot learn is dropped and counted.
 
-        The last plan is kept: who asks for it again waits for nothing.
+        The last plan is held: who asks for it again waits for nothing.
         """
         part, cfg, key = self._train, self._cfg, (epoch, ascending)
         if self._last is None or self._last[0] != key:
@@ -106,6 +112,7 @@ class Corpus:
                 part,
                 epoch,
                 ascending,
+                _FIRST_PLAN if key == (0, True) else _PLAN,
                 batches_per_step=cfg.plan.batches_per_step,
                 sampling_rate=self._sampling_rate,
                 tempo_N=tempo_N,
@@ -145,7 +152,7 @@ class Corpus:
         if not len(self._dev):
             return
         try:
-            whole = self._planned(self._dev, 0, True, batches_per_step=1)
+            whole = self._planned(self._dev, 0, True, _DEV_PLAN, batches_per_step=1)
         except DataError:  # none of it fits into a batch
             return
         context = StepContext.of_plan(whole)
@@ -177,6 +184,7 @@ class Corpus:
         part: shard_index.ShardIndex,
         epoch: int,
         ascending: bool,
+        name: str,
         *,
         batches_per_step: int,
         sampling_rate: SamplingRate | None = None,
@@ -186,7 +194,8 @@ class Corpus:
         if frontend.max_duration_ms is not None:  # each utterance takes as much room as the longest
             most = max(cfg.budget_ms // frontend.max_duration_ms, 1)
             cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})
-        return plan(
+        make = functools.partial(
+            plan,
             part.durations_ms,
             self._counted(part),
             cfg,
@@ -200,6 +209,7 @@ class Corpus:
             tempo_N=tempo_N,
             ascending=ascending,
         )
+        return kept_plan(self._folder / name, make)
 
     def _loss_weights(self, cfg: Train, tokenizer: Tokenizer | None) -> LossWeights:
         """How much the loss of each utterance of the train split counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from voxstill.core import pcm
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError
 from voxstill.data import shard_index
+from voxstill.data.kept_plan import kept_plan
 from voxstill.data.plan import Crops, EpochPlan, SamplingRate, Tempos, plan
 from voxstill.nn.frontends import Frontend
 from voxstill.storage.store import Store
@@ -46,6 +48,7 @@ class Unlabelled(Corpus):
         part: shard_index.ShardIndex,
         epoch: int,
         ascending: bool,
+        name: str,
         *,
         batches_per_step: int,
         sampling_rate: SamplingRate | None = None,
@@ -62,7 +65,8 @@ class Unlabelled(Corpus):
                 why=f"all {len(num_masked_N):,} are too short to mask {cfg.pretrain.min_masks} spans and leave one",
                 fix=_SHORTER_MASKS,
             )
-        epoch_plan = plan(
+        make = functools.partial(
+            plan,
             np.minimum(part.durations_ms, cfg.pretrain.crop_ms),
             num_masked_N,
             cfg.plan.model_copy(update={"batches_per_step": batches_per_step, "budget_tokens": None}),
@@ -73,5 +77,6 @@ class Unlabelled(Corpus):
             sampling_rate=sampling_rate,
             ascending=ascending,
         )
+        epoch_plan = kept_plan(self._folder / name, make)
         dropped = {_REASONS.get(name, name): num for name, num in epoch_plan.dropped.items()}
         return dataclasses.replace(epoch_plan, crops=crops, dropped=dropped)
