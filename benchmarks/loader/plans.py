@@ -5,16 +5,19 @@
 
 Efficiency is the share of the devices' time that hears speech when each step lasts as long as its slowest rank:
 (1 - padding) / imbalance. lhotse's dynamic bucketing deals one stream to all ranks; "independent" are ranks that bucket
-an eighth of the corpus each, where the fast ones wait for the slowest at the end. Lengths are like those of read books.
+an eighth of the corpus each, where the fast ones wait for the slowest at the end. Lengths are like those of read books,
+and log-normal ones of more spread.
 
 For resuming, the first batch and memory the same tar is linked many times, so that a million utterances are real
-files. Each figure of ours is taken by a process of its own, after its imports; "warm" is when the index lies there from
-another start. Prints tables and writes `benchmarks/results/loader_plans.json`.
+files. Each figure of ours is taken by a process of its own, after its imports. The index lies there from another start,
+and so does the plan of the epoch, but for "the epoch not planned yet". Prints tables and writes
+`benchmarks/results/loader_plans.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import json
 import os
@@ -39,6 +42,7 @@ from throughput import BUDGET_S, HERE, has  # noqa: E402
 
 PER_SHARD = 1000
 EPOCH_SHARES = (0.1, 0.5, 0.9)
+PLAN = "epoch.plan"
 BUCKETS = (30, 100, 200)
 
 
@@ -71,9 +75,11 @@ def main() -> None:
 
 def show(figures: dict[str, Any]) -> None:
     """Print the tables."""
-    print("| batches | ranks | padding | imbalance | efficiency |\n|---|---|---|---|---|")
+    print("| batches | lengths | window | ranks | padding | imbalance | efficiency |\n|---|---|---|---|---|---|---|")
     for row in figures["efficiency"]:
-        print(f"| {row['name']} | {row['ranks']} | {row['padding']:.2%} | {row['imbalance']:.3f} | ", end="")
+        window = f"{row['window']:,}" if "window" in row else ""
+        print(f"| {row['name']} | {row.get('lengths', 'books')} | {window} | {row['ranks']} | ", end="")
+        print(f"{row['padding']:.2%} | {row['imbalance']:.3f} | ", end="")
         print(f"{row['efficiency']:.3f} |")
     print("\n| utterances | " + " | ".join(f"{num:,}" for num in figures["sizes"]) + " |")
     print("|---" * (1 + len(figures["sizes"])) + "|")
@@ -89,6 +95,12 @@ def like_books(num: int) -> NDArray[np.int64]:
     return np.clip(random.lognormal(2.4, 0.5, num) * 1000, 1000, 35_000).astype(np.int64)
 
 
+def spread(num: int) -> NDArray[np.int64]:
+    """Milliseconds of each utterance: log-normal with a sigma of 0.8, 0.3 to 60 seconds."""
+    random = np.random.default_rng(0)
+    return np.clip(random.lognormal(2.4, 0.8, num) * 1000, 300, 60_000).astype(np.int64)
+
+
 def child(name: str, **arguments: float | str) -> Any:
     """Run a function of `CHILDREN` in a process of its own; return its JSON."""
     command = [sys.executable, __file__, "--do", name, "--with", json.dumps(arguments)]
@@ -101,10 +113,9 @@ def child(name: str, **arguments: float | str) -> Any:
 
 def efficiency(num: int) -> list[dict[str, Any]]:
     """Padding and imbalance of voxstill and lhotse on the same lengths."""
-    rows = [
-        child("ours", num=num, ranks=ranks, layout=layout)
-        for ranks, layout in ((8, "local"), (64, "local"), (8, "remote"))
-    ]
+    rows = [child("ours", num=num, ranks=ranks, layout=layout) for ranks, layout in ((8, "local"), (8, "remote"))]
+    for lengths in LENGTHS:
+        rows += [child("ours", num=num, ranks=64, window=window, lengths=lengths) for window in (65_536, 131_072)]
     if not has("lhotse"):
         print("without lhotse: pip install -e '.[bench]'", file=sys.stderr)
         return rows
@@ -112,16 +123,20 @@ def efficiency(num: int) -> list[dict[str, Any]]:
     return [*rows, child("independent", num=num, ranks=8, buckets=30)]
 
 
-def voxstill(num: int, ranks: int, layout: str) -> dict[str, Any]:
+def voxstill(
+    num: int, ranks: int, layout: str = "local", window: int = 65_536, lengths: str = "books"
+) -> dict[str, Any]:
     """The figures of a plan of voxstill."""
     from voxstill.core.config import Plan
     from voxstill.data.plan import plan
 
-    cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=ranks, layout=layout)  # type: ignore[arg-type]
-    epoch_plan = plan(like_books(num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
+    cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=ranks, layout=layout, window=window)  # type: ignore[arg-type]
+    epoch_plan = plan(LENGTHS[lengths](num), None, cfg, seed=0, epoch=0, shard_of=np.arange(num) // PER_SHARD)
     figures: Any = epoch_plan.statistics()
     return {
         "name": "voxstill" + (", shard by shard" if layout == "remote" else ""),
+        "window": window,
+        "lengths": lengths,
         "ranks": ranks,
         "steps": [figures["steps"]],
         "padding": figures["padding"],
@@ -193,22 +208,31 @@ def of_size(num: int, rounds: int) -> dict[str, float]:
         write_shards(Path(folder), num)
         cold = child("start", folder=folder, share=0.0)
         planning = [child("planning", num=num)["cpu_s"] for _ in range(rounds)]
+        unplanned: list[dict[str, float]] = []
         starts: dict[float, list[dict[str, float]]] = {share: [] for share in (0.0, *EPOCH_SHARES)}
         for _ in range(rounds):
+            (Path(folder) / PLAN).unlink()
+            unplanned.append(child("start", folder=folder, share=0.0))
             for share, rows in starts.items():
                 rows.append(child("start", folder=folder, share=share))
 
-    def median(share: float, figure: str) -> float:
-        return statistics.median(row[figure] for row in starts[share])
+    def median(rows: list[dict[str, float]], figure: str) -> float:
+        return statistics.median(row[figure] for row in rows)
 
     return {
         "planning, CPU s": statistics.median(planning),
         "reading the index once, s": cold["opened_s"],
-        "first batch, warm, s": median(0.0, "batch_s"),
-        **{f"resume at {share:.0%}, s": median(share, "batch_s") for share in EPOCH_SHARES},
+        "opening the index, s": median(starts[0.5], "opened_s"),
+        "first batch of the epoch not planned yet, s": median(unplanned, "batch_s"),
+        "the same, CPU s": median(unplanned, "cpu_s"),
+        "first batch, s": median(starts[0.0], "batch_s"),
+        **{f"resume at {share:.0%}, s": median(starts[share], "batch_s") for share in EPOCH_SHARES},
+        "resume at 50%, CPU s": median(starts[0.5], "cpu_s"),
         "state, bytes": cold["state_bytes"],
-        "memory of a plan and its index, bytes an utterance": median(0.5, "held_bytes") / num,
-        "at most, while planning, with mapped files, bytes an utterance": median(0.5, "peak_bytes") / num,
+        "kept plan, bytes an utterance": cold["plan_bytes"] / num,
+        "memory of a plan and its index, bytes an utterance": median(starts[0.5], "held_bytes") / num,
+        "at most, while planning, with mapped files, bytes an utterance": median(unplanned, "peak_bytes") / num,
+        "at most, while resuming, with mapped files, bytes an utterance": median(starts[0.5], "peak_bytes") / num,
     }
 
 
@@ -262,6 +286,7 @@ def start(folder: str, share: float) -> dict[str, float]:
     import torch
 
     from voxstill.core.config import Plan
+    from voxstill.data.kept_plan import kept_plan
     from voxstill.data.loader import Batches, Loader
     from voxstill.data.plan import plan
     from voxstill.data.shard_index import open_index
@@ -270,7 +295,7 @@ def start(folder: str, share: float) -> dict[str, float]:
 
     torch.set_num_threads(1)
     before, resident = memory("RssAnon"), memory("VmRSS")
-    begun = time.perf_counter()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     corpus = open_index(
         Store(folder),
         "",
@@ -281,15 +306,18 @@ def start(folder: str, share: float) -> dict[str, float]:
     )
     opened_s = time.perf_counter() - begun
     cfg = Plan(budget_ms=BUDGET_S * 1000, batches_per_step=8)
-    epoch_plan = plan(corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
+    make = functools.partial(plan, corpus.durations_ms, corpus.num_tokens, cfg, seed=0, epoch=0)
+    epoch_plan = kept_plan(Path(folder) / PLAN, make)
     step = int(share * epoch_plan.steps)
     steps = iter(Loader(Batches(corpus, epoch_plan, rank=0, ranks=8), first=step, workers=1))
     next(steps)
-    batch_s = time.perf_counter() - begun
+    batch_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_begun
     state = State(step=step, step_in_epoch=step)
     return {
         "opened_s": opened_s,
         "batch_s": batch_s,
+        "cpu_s": cpu_s,
+        "plan_bytes": (Path(folder) / PLAN).stat().st_size,
         "state_bytes": len(pickle.dumps(state)),
         "held_bytes": memory("RssAnon") - before,
         "peak_bytes": memory("VmHWM") - resident,
@@ -321,11 +349,12 @@ def growth() -> dict[str, float]:
 
 
 def memory(name: str, pid: int | str = "self") -> int:
-    """Bytes, from /proc."""
+    """Bytes, from /proc; 0 of a process that has just ended."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
 
 
+LENGTHS: dict[str, Callable[[int], NDArray[np.int64]]] = {"books": like_books, "spread": spread}
 CHILDREN: dict[str, Callable[..., Any]] = {
     "ours": voxstill,
     "lhotse": lhotse,

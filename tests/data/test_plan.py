@@ -201,6 +201,44 @@ def test_no_batch_is_above_its_limits_after_tempo_augmentation(
     assert epoch_plan.sha256() == planned(durations_ms, cfg, tempo_N=tempo_N.copy()).sha256()
 
 
+@pytest.mark.parametrize(
+    ("layout", "ascending", "start_of_hash"),
+    [
+        ("local", False, "aeaa3908db17287b"),
+        ("local", True, "47f1d73eea8f9658"),
+        ("remote", False, "87e7222859ab67e1"),
+        ("remote", True, "af3911b9d13fa2b4"),
+    ],
+)
+def test_the_order_of_the_data_is_the_one_of_experiments_that_have_begun(
+    layout: str, ascending: bool, start_of_hash: str
+) -> None:
+    # with another hash a training would go on with other batches than it began with
+    num = 5000
+    durations_ms = like_librispeech(num)
+    cfg = Plan.model_validate(
+        {"budget_ms": 60_000, "budget_tokens": 150, "window": 1500, "layout": layout, "batches_per_step": 4}
+    )
+    epoch_plan = plan(
+        *(durations_ms, durations_ms // 300, cfg),
+        seed=7,
+        epoch=2,
+        shard_of=np.arange(num) // 100,
+        sampling_rate=1 + np.arange(num) % 3 / 2,
+        tempo_N=tempos(num, 0.1, seed=7, epoch=2),
+        ascending=ascending,
+    )
+    assert epoch_plan.sha256().startswith(start_of_hash)
+
+
+def test_many_ranks_do_not_wait_where_the_window_grows_with_them() -> None:
+    for sigma in (0.5, 0.8):
+        durations_ms = np.random.default_rng(0).lognormal(2.4, sigma, 140_000) * 1000
+        lengths_ms = np.clip(durations_ms, 300, 60_000).astype(np.int64)
+        cfg = Plan(budget_ms=300_000, batches_per_step=64, window=131_072)
+        assert plan(lengths_ms, None, cfg, seed=0, epoch=0).statistics()["efficiency"] >= 0.97
+
+
 def test_by_shards_a_step_touches_few_of_them_and_the_whole_epoch_all() -> None:
     shard_of = np.repeat(np.arange(100), 200)
     durations_ms = like_librispeech(len(shard_of))

@@ -95,6 +95,30 @@ def test_the_steps_of_an_epoch_hold_every_utterance_once_and_go_on_from_any_step
     assert corpus.replaced() == 0
 
 
+def test_a_training_that_goes_on_reads_its_plans_and_makes_them_anew_with_other_options(tmp_path: Path) -> None:
+    store, vocabulary = Store(str(tmp_path)), tokenizer.train(TEXTS, "word", 9)
+    write_shards(store, "s", {"train": 40, "dev": 3})
+    cfg = Config.model_validate({"plan": {"budget_ms": 5000, "batches_per_step": 2}, "augment": {"tempo": 0.1}})
+
+    def hashes(cfg: Config) -> list[str]:
+        corpus = corpus_of(store, vocabulary, cfg)
+        return [corpus.plan(epoch, ascending=epoch == 0).sha256() for epoch in (0, 2)]
+
+    def kept() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "corpus").glob("*.plan")}
+
+    begun, files = hashes(cfg), kept()
+    assert sorted(files) == ["epoch.plan", "first.plan"]
+    assert (hashes(cfg), kept()) == (begun, files)
+    for section, option, value in (("plan", "budget_ms", 6000), ("augment", "tempo", 0.2), (None, "seed", 1)):
+        changes = {section: {**getattr(cfg, section).model_dump(), option: value}} if section else {option: value}
+        other = Config.model_validate({**cfg.model_dump(exclude_unset=True), **changes})
+        assert not set(hashes(other)) & set(begun), option
+        assert not set(kept().values()) & set(files.values()), option
+        assert hashes(cfg) == begun, option
+        files = kept()
+
+
 def test_a_corpus_without_a_dev_split_has_no_dev_batches(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     write_shards(store, "s", {"train": 3})

@@ -23,10 +23,14 @@ from numpy.typing import NDArray
 from voxstill.core.config import Plan
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+"""Row numbers of an index, which has fewer than 2 ** 31."""
+_Lengths = NDArray[np.integer]
+"""Milliseconds, as small numbers as hold them: what planning costs is memory."""
 _Cuts = tuple[Ints, Ints, Ints]
 """Windows with one more step each, and where that step starts and ends in the largest lane of its window."""
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
-_SORT_BLOCK = 1 << 18  # utterances sorted at a time: four times faster, as they fit into the processor's cache
+_BLOCK = 1 << 16  # utterances sorted at a time: four times faster, as they fit into the processor's cache
 _MAX_IMBALANCE = 1.25  # of audio between the lanes of a window: chance alone gives less
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
 
@@ -40,23 +44,24 @@ class Steps:
     """Position in `rows` of the first utterance of each piece."""
     size_SL: Ints
     """Number of utterances of each piece."""
-    rows: Ints
+    rows: Rows
     num_repeated: int
     """Utterances that come twice, to fill small pieces."""
 
-    def in_order(self, order_S: Ints, batches_per_step: int) -> tuple[NDArray[np.int32], Ints]:
+    def in_order(self, order_S: Ints, batches_per_step: int) -> tuple[Rows, Ints]:
         """Rows of all batches with the steps in this order, and the bounds of the batches in them."""
         starts, sizes = self.start_SL[order_S].ravel(), self.size_SL[order_S].ravel()
         before = np.cumsum(sizes) - sizes
-        order = self.rows[np.repeat(starts - before, sizes) + np.arange(sizes.sum())].astype(np.int32)
+        place_N = np.repeat(starts - before, sizes)
+        place_N += np.arange(len(place_N))
         # of the batches that share a piece, the first `size % share` have one utterance more
         share = batches_per_step // self.size_SL.shape[1]
         sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
-        return order, np.concatenate([[0], np.cumsum(sizes_B)])
+        return self.rows[place_N], np.concatenate([[0], np.cumsum(sizes_B)])
 
 
 def cut(
-    rows: Ints, durations_ms: Ints, num_tokens: Ints | None, lanes: int, cfg: Plan, random: np.random.Generator
+    rows: Rows, durations_ms: Ints, num_tokens: Ints | None, lanes: int, cfg: Plan, random: np.random.Generator
 ) -> Steps:
     """Cut shuffled rows into the steps of an epoch, in windows of `cfg.window` utterances and `lanes` lanes each."""
     rows_WLN, lengths_WLN, num_WL = _windows(rows, durations_ms, lanes, cfg, random)
@@ -64,8 +69,8 @@ def cut(
 
 
 def _windows(
-    rows: Ints, durations_ms: Ints, lanes: int, cfg: Plan, random: np.random.Generator
-) -> tuple[Ints, Ints, Ints]:
+    rows: Rows, durations_ms: Ints, lanes: int, cfg: Plan, random: np.random.Generator
+) -> tuple[Rows, _Lengths, Ints]:
     """Rows and lengths (W, L, N) by window and lane, from long to short but for the jitter, and the number in each.
 
     Where there are fewer than N, lengths are 0 at the end.
@@ -73,22 +78,25 @@ def _windows(
     num_windows = max(1, round(len(rows) / cfg.window))
     width = -(-len(rows) // num_windows)
     num_windows = -(-len(rows) // width)
-    rows_WN = np.zeros((num_windows, width), np.int64)
+    rows_WN = np.zeros((num_windows, width), np.int32)
     rows_WN.ravel()[: len(rows)] = rows
-    lengths_WN = np.zeros((num_windows, width), np.int64)
-    lengths_WN.ravel()[: len(rows)] = durations_ms[rows]
+    lengths_WN = np.zeros((num_windows, width), np.int32 if cfg.budget_ms < 1 << 31 else np.int64)
+    lengths_N = lengths_WN.ravel()
+    for start in range(0, len(rows), _BLOCK):
+        block_N = rows[start : start + _BLOCK]
+        lengths_N[start : start + len(block_N)] = durations_ms[block_N]
     num_WL = (lengths_WN > 0).sum(axis=1, keepdims=True)
     if lanes > 1:
         rows_WN, lengths_WN, num_WL = _cut_into_lanes(rows_WN, lengths_WN, num_WL, lanes)
     width = rows_WN.shape[1]
-    for start in range(0, len(rows_WN), per_block := max(1, _SORT_BLOCK // width)):
+    for start in range(0, len(rows_WN), per_block := max(1, _BLOCK // width)):
         block = slice(start, start + per_block)
         rows_WN[block], lengths_WN[block] = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
     shape = (*num_WL.shape, width)
     return rows_WN.reshape(shape), lengths_WN.reshape(shape), num_WL
 
 
-def _cut_into_lanes(rows_WN: Ints, lengths_WN: Ints, num_W1: Ints, lanes: int) -> tuple[Ints, Ints, Ints]:
+def _cut_into_lanes(rows_WN: Rows, lengths_WN: _Lengths, num_W1: Ints, lanes: int) -> tuple[Rows, _Lengths, Ints]:
     """Cut each window into lanes of as many neighbours each: rows and lengths (W * L, N), and the number in each.
 
     Windows stay whole where some lanes would have no audio, or much more than others, as where shards of one data set
@@ -109,9 +117,9 @@ def _cut_into_lanes(rows_WN: Ints, lengths_WN: Ints, num_W1: Ints, lanes: int) -
     return rows_WN[window_W11, index_WLN].reshape(shape), lengths_WLN.reshape(shape), num_WL
 
 
-def _sorted(rows_WN: Ints, lengths_WN: Ints, cfg: Plan, random: np.random.Generator) -> tuple[Ints, Ints]:
+def _sorted(rows_WN: Rows, lengths_WN: _Lengths, cfg: Plan, random: np.random.Generator) -> tuple[Rows, _Lengths]:
     """Sort each window from long to short, then move each place back by up to a batch; length 0 stays at the end."""
-    rows_WN, lengths_WN = _by_key(cfg.budget_ms - lengths_WN, rows_WN, lengths_WN)
+    rows_WN, lengths_WN = _by_key(lengths_WN.max() - lengths_WN, rows_WN, lengths_WN)
     per_batch_WN = np.minimum(cfg.budget_ms // np.maximum(lengths_WN, 1), cfg.max_utterances)
     jitter_WN = random.random(lengths_WN.shape, np.float32) * per_batch_WN
     place_WN = np.arange(lengths_WN.shape[1]) + jitter_WN.astype(np.int64)
@@ -119,19 +127,23 @@ def _sorted(rows_WN: Ints, lengths_WN: Ints, cfg: Plan, random: np.random.Genera
     return _by_key(place_WN, rows_WN, lengths_WN)
 
 
-def _by_key(keys_WN: Ints, rows_WN: Ints, lengths_WN: Ints) -> tuple[Ints, Ints]:
+def _by_key(keys_WN: _Lengths, rows_WN: Rows, lengths_WN: _Lengths) -> tuple[Rows, _Lengths]:
     """Rows and lengths of each window, sorted by key.
 
-    Key and place are sorted as one integer: numpy does that many times faster than finding the permutation.
+    Key and place are sorted as one integer, of 32 bits where they fit: numpy does that many times faster than finding
+    the permutation.
     """
-    place_WN = np.arange(keys_WN.size, dtype=np.uint64).reshape(keys_WN.shape)
-    packed_WN = (keys_WN.astype(np.uint64) << np.uint64(32)) | place_WN
+    width = keys_WN.shape[1]
+    bits = (width - 1).bit_length()
+    kind: type[np.unsignedinteger] = np.uint32 if int(keys_WN.max()) < 1 << (32 - bits) else np.uint64
+    packed_WN = (keys_WN.astype(kind) << bits) | np.arange(width, dtype=kind)
     packed_WN.sort(axis=1)
-    place_WN = packed_WN & np.uint64(0xFFFFFFFF)
+    place_WN = (packed_WN & ((1 << bits) - 1)).astype(np.int64)
+    place_WN += width * np.arange(len(keys_WN))[:, None]
     return rows_WN.ravel()[place_WN], lengths_WN.ravel()[place_WN]
 
 
-def _steps(rows_WLN: Ints, lengths_WLN: Ints, num_WL: Ints, num_tokens: Ints | None, cfg: Plan) -> Steps:
+def _steps(rows_WLN: Rows, lengths_WLN: _Lengths, num_WL: Ints, num_tokens: Ints | None, cfg: Plan) -> Steps:
     """Cut windows into steps that are as equally full as their limits allow."""
     share = cfg.batches_per_step // num_WL.shape[1]  # batches that a piece of a lane is cut into
     largest_W = num_WL.max(axis=1)
@@ -177,15 +189,16 @@ def _steps(rows_WLN: Ints, lengths_WLN: Ints, num_WL: Ints, num_tokens: Ints | N
     return _gathered(rows_WLN, num_WL, cuts, share)
 
 
-def _max_from_here(counts: Ints) -> Ints:
+def _max_from_here(counts: _Lengths) -> _Lengths:
     """The maximum of each count and all that follow it on the last axis, at least 1."""
-    most: Ints = np.maximum(np.maximum.accumulate(counts[..., ::-1], axis=-1)[..., ::-1], 1)
-    return most
+    most = np.maximum.accumulate(counts[..., ::-1], axis=-1)[..., ::-1]
+    return np.maximum(most, 1, out=most)
 
 
-def _gathered(rows_WLN: Ints, num_WL: Ints, cuts: list[_Cuts], share: int) -> Steps:
+def _gathered(rows_WLN: Rows, num_WL: Ints, cuts: list[_Cuts], share: int) -> Steps:
     """Steps of all windows, with pieces of fewer than `share` utterances filled by repetition: no batch is empty."""
-    rows = rows_WLN[np.arange(rows_WLN.shape[2]) < num_WL[..., None]]
+    is_full = (num_WL.ravel()[:-1] == rows_WLN.shape[2]).all()  # a mask would cost more than all else here
+    rows = rows_WLN.ravel()[: num_WL.sum()] if is_full else rows_WLN[np.arange(rows_WLN.shape[2]) < num_WL[..., None]]
     window, start, end = (np.concatenate(column)[:, None] for column in zip(*cuts, strict=True))
     window_S = window[:, 0]
     num_SL, largest_S1 = num_WL[window_S], num_WL.max(axis=1)[window_S, None]
@@ -199,4 +212,4 @@ def _gathered(rows_WLN: Ints, num_WL: Ints, cuts: list[_Cuts], share: int) -> St
         start_SL[piece], size_SL[piece] = sum(map(len, filled)), share
         filled.append(np.resize(few, share))
     num_repeated = int(size_SL.sum()) - len(rows)
-    return Steps(window_S, start_SL, size_SL, np.concatenate(filled), num_repeated)
+    return Steps(window_S, start_SL, size_SL, np.concatenate(filled) if len(filled) > 1 else rows, num_repeated)

@@ -19,8 +19,8 @@ from voxstill.core.atomic import write_atomically
 from voxstill.core.monitor import log
 from voxstill.data import batching
 from voxstill.data import plan as planning
-from voxstill.data.batching import Ints
-from voxstill.data.plan import EpochPlan, Rows, Tempos
+from voxstill.data.batching import Ints, Rows
+from voxstill.data.plan import EpochPlan, Tempos
 
 _KEY_BYTES, _SUM_BYTES, _SIZE_BYTES = 16, 8, 8
 

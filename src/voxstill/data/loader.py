@@ -33,9 +33,9 @@ from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.data import transfer
-from voxstill.data.batching import Ints
+from voxstill.data.batching import Ints, Rows
 from voxstill.data.bottleneck import LoaderTimes
-from voxstill.data.plan import EpochPlan, Rows
+from voxstill.data.plan import EpochPlan
 from voxstill.data.prefetch import CacheDir, Prefetch, path_in, shard_uses
 from voxstill.data.shard_index import ShardIndex
 from voxstill.data.transfer import Step

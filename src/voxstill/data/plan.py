@@ -7,6 +7,7 @@ read. `voxstill.data.batching` cuts windows of utterances into steps. Pure numpy
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +19,8 @@ from numpy.typing import NDArray
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.data import batching
-from voxstill.data.batching import Ints
+from voxstill.data.batching import Ints, Rows
 
-Rows = NDArray[np.int32]
-"""Row numbers of an index, which has fewer than 2 ** 31."""
 SamplingRate = NDArray[np.float64]
 Tempos = NDArray[np.float32]
 _TEMPOS, _CROPS = 1, 2  # keys that make their random streams independent of the epoch's
@@ -103,6 +102,21 @@ class EpochPlan:
         tempo_N = None if self.tempo_N is None else self.tempo_N[self.order]
         return _with_tempo(self.durations_ms[self.order], tempo_N)
 
+    @property
+    def longest_ms_by_batch(self) -> Ints:
+        """The length that each batch of the epoch is padded to, in milliseconds."""
+        return self._batch_ms[0]
+
+    @property
+    def audio_ms_by_batch(self) -> Ints:
+        """Milliseconds of audio in each batch of the epoch, without padding."""
+        return self._batch_ms[1]
+
+    @functools.cached_property
+    def _batch_ms(self) -> tuple[Ints, Ints]:
+        lengths_ms, start_B = self.augmented_ms(), self.bounds[:-1]
+        return np.maximum.reduceat(lengths_ms, start_B), np.add.reduceat(lengths_ms, start_B)
+
     def statistics(self, ranks: int | None = None) -> dict[str, int | float | Mapping[str, int]]:
         """Figures of the plan for people: sizes, padding, imbalance of ranks, and what was dropped or repeated.
 
@@ -111,9 +125,8 @@ class EpochPlan:
         mean imbalance is weighted by cost, so that the equation holds.
         """
         ranks = ranks or self.batches_per_step
-        lengths_ms = self.augmented_ms()
-        audio_ms = int(lengths_ms.sum())
-        padded_ms_B = np.maximum.reduceat(lengths_ms, self.bounds[:-1]) * np.diff(self.bounds)
+        audio_ms = int(self.audio_ms_by_batch.sum())
+        padded_ms_B = self.longest_ms_by_batch * np.diff(self.bounds)
         padded_ms_SR = padded_ms_B.reshape(self.steps, ranks, -1).sum(axis=2)
         slowest_S, total_S = padded_ms_SR.max(axis=1), padded_ms_SR.sum(axis=1)
         padded_ms, waited_ms = int(total_S.sum()), ranks * int(slowest_S.sum())
@@ -216,7 +229,7 @@ def mixture_rates(
     return rate_G
 
 
-def _sampled(rows: Ints, sampling_rate: SamplingRate | None, random: np.random.Generator) -> tuple[Ints, int]:
+def _sampled(rows: Rows, sampling_rate: SamplingRate | None, random: np.random.Generator) -> tuple[Rows, int]:
     """Rows, each repeated by its sampling rate, in no promised order; and the number of repetitions."""
     if sampling_rate is None:
         return rows, 0
@@ -227,7 +240,7 @@ def _sampled(rows: Ints, sampling_rate: SamplingRate | None, random: np.random.G
     return np.repeat(rows, count_N), int(count_N.sum()) - len(rows)
 
 
-def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) -> Ints:
+def _shuffled_by_shard(rows: Rows, shard_of: Ints, random: np.random.Generator) -> Rows:
     """Rows with the shards in random order, those of a shard together."""
     shard_N = shard_of[rows]
     if (shard_N[1:] < shard_N[:-1]).any():  # rows of an index are sorted already: a sort would take seconds
@@ -259,7 +272,7 @@ def _usable(
     num_frames: Ints | None,
     max_duration_ms: int | None,
     equal_neighbours: Ints | None,
-) -> tuple[Ints, dict[str, int]]:
+) -> tuple[Rows, dict[str, int]]:
     """Rows that can be trained on, and the number of the others by the first reason that holds."""
     empty = durations_ms <= 0
     if num_tokens is not None:
@@ -277,4 +290,4 @@ def _usable(
     for reason, mask in bad.items():
         dropped[reason] = int((mask & kept).sum())
         kept &= ~mask
-    return np.flatnonzero(kept), dropped
+    return np.flatnonzero(kept).astype(np.int32), dropped

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
 _FORMAT = 4
-_SUMS, _PART = "xxh3", 1 << 22
+_SUMS, _PART = "xxh3", 1 << 18  # read at a time: larger parts are slower, they leave the cache of the processor
 _ABOUT = "about.json"  # written last: a folder without it is no index
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "crc32", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),

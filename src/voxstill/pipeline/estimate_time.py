@@ -121,7 +121,7 @@ def train_duration(
 
     `hours` are those of an epoch of the corpus, of which the plan may be a part. Without a `card` it is this machine.
     """
-    scale = 1.0 if hours is None else hours / max(float(plan.augmented_ms().sum()) / 3_600_000, 1e-9)
+    scale = 1.0 if hours is None else hours / max(float(plan.audio_ms_by_batch.sum()) / 3_600_000, 1e-9)
     budget = Budget.of(cfg.train, max(round(plan.steps * scale), 1))
     measured = _measured_step(cfg, card)
     if measured is not None:

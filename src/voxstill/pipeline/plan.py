@@ -246,10 +246,8 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
 
 def picture(result: PlanResult, made: EpochPlan) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    lengths_ms, starts = made.augmented_ms(), made.bounds[:-1]
-    sizes_B = np.diff(made.bounds)
-    longest_B = np.maximum.reduceat(lengths_ms, starts)
-    heard_B = np.add.reduceat(lengths_ms, starts)
+    lengths_ms, sizes_B = made.augmented_ms(), np.diff(made.bounds)
+    longest_B, heard_B = made.longest_ms_by_batch, made.audio_ms_by_batch
     width_ms = _round(lengths_ms.max() / _BINS)
     bin_N, bin_B = (lengths_ms - 1) // width_ms, (longest_B - 1) // width_ms
     count_K = np.bincount(bin_N)

@@ -88,7 +88,7 @@ def footprint_of(
 
 def tokens_per_s(plan: EpochPlan) -> float:
     """Tokens in a second of audio, of the steps that have the most."""
-    audio_ms_S = np.add.reduceat(plan.augmented_ms(), plan.bounds[: -1 : plan.batches_per_step])
+    audio_ms_S = plan.audio_ms_by_batch.reshape(-1, plan.batches_per_step).sum(axis=1)
     return 1000 * float((plan.step_tokens / audio_ms_S).max())
 
 

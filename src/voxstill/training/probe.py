@@ -22,7 +22,7 @@ from voxstill.training.task import StepContext
 
 def largest_step(plan: EpochPlan) -> int:
     """The step of an epoch that has the batch of most audio, padding included."""
-    padded_ms_B = np.maximum.reduceat(plan.augmented_ms(), plan.bounds[:-1]) * np.diff(plan.bounds)
+    padded_ms_B = plan.longest_ms_by_batch * np.diff(plan.bounds)
     return int(padded_ms_B.argmax()) // plan.batches_per_step
 
 

@@ -56,7 +56,7 @@ class Shapes:
     @classmethod
     def of_plan(cls, plan: EpochPlan) -> Shapes:
         """The batches of an epoch."""
-        return cls(np.diff(plan.bounds), np.maximum.reduceat(plan.augmented_ms(), plan.bounds[:-1]))
+        return cls(np.diff(plan.bounds), plan.longest_ms_by_batch)
 
     def at(self, k: int) -> Shapes:
         """One of them."""
