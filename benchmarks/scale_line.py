@@ -291,7 +291,7 @@ def _progress(line: Line, name: str, half: str) -> float:
         return 0.0
     table = {"index": "utterances", "label": "labels", "filter": "scores", "shard": "shards"}[name]
     own = scale_corpus.num_in(half, line.num)
-    wanted = 2 * -(-own // SHARD) if name == "shard" else -(-own // CHUNK)
+    wanted = {"filter": -(-own // (16 * CHUNK)), "shard": 2 * -(-own // SHARD)}.get(name, -(-own // CHUNK))
     return float(line.bucket.num_objects(f"line/work-{half}/{table}/") / wanted)
 
 
