@@ -114,6 +114,33 @@ def with_noise(conversation: Conversation, noise_T: NDArray[np.float32], snr_db:
     return Conversation(conversation.name, noisy_T, conversation.reference, conversation.num_speakers)
 
 
+def over_line(samples_T: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """What a telephone line leaves of samples: about 300 to 3400 Hz, tilted and with two resonances of its own."""
+    frequency_N = np.fft.rfftfreq(len(samples_T), 1 / RATE_HZ)
+    octave_N = np.log2(np.maximum(frequency_N, 1.0) / 1000)
+    gain_db_N = rng.uniform(-4.0, 4.0) * octave_N
+    for _ in range(2):
+        centre_octave, width_octaves = rng.uniform(-1.5, 1.7), rng.uniform(0.2, 0.6)
+        gain_db_N += rng.uniform(-6.0, 6.0) * np.exp(-np.square((octave_N - centre_octave) / width_octaves))
+    lowest_hz, highest_hz = rng.uniform(250.0, 350.0), rng.uniform(3200.0, 3500.0)
+    gain_db_N -= 48.0 * np.maximum(0.0, np.log2(lowest_hz / np.maximum(frequency_N, 1.0)))
+    gain_db_N -= 200.0 * np.maximum(0.0, np.log2(np.maximum(frequency_N, 1.0) / highest_hz))
+    return np.fft.irfft(np.fft.rfft(samples_T) * 10 ** (gain_db_N / 20), len(samples_T)).astype(np.float32)
+
+
+def as_g711(conversation: Conversation) -> Conversation:
+    """The conversation at 8 kHz in the 8 bits of G.711's mu-law, and back at 16 kHz."""
+    samples_T = to_float(conversation.samples_T)
+    spectrum_N = np.fft.rfft(samples_T)
+    half_T = np.fft.irfft(spectrum_N[: len(spectrum_N) // 2 + 1], len(samples_T) // 2) / 2
+    level_T = np.round(127 * np.log1p(255 * np.abs(np.clip(half_T, -1, 1))) / np.log(256))
+    half_T = np.sign(half_T) * np.expm1(level_T / 127 * np.log(256)) / 255
+    wide_T = np.fft.irfft(np.fft.rfft(half_T), len(samples_T)) * len(samples_T) / len(half_T)
+    return Conversation(
+        conversation.name, quantize(wide_T.astype(np.float32)), conversation.reference, conversation.num_speakers
+    )
+
+
 def _turn(speech: Sequence[Span], rng: np.random.Generator, turn_ms: Span) -> list[Span]:
     """Consecutive stretches of speech that last as long as a turn does, from a random one on; cut where one is longer.
 

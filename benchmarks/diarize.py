@@ -102,7 +102,7 @@ def sets(shared: Path) -> Iterator[tuple[str, Sequence[Conversation]]]:
     if clips := test_clips(shared):
         recordings = [simulate(f"talk{i}", clips, number, i) for i, number in enumerate(SPEAKERS)]
         yield "simulated", recordings
-        if noises := _noises(shared):
+        if noises := read_noises(shared):
             rng = np.random.default_rng(NOISE_SEED)
             yield (
                 "simulated, noise at 15 to 25 dB",
@@ -131,7 +131,8 @@ def test_clips(shared: Path) -> Clips:
     return {name: clips[name] for name in sorted(clips)[1::2]}
 
 
-def _noises(shared: Path) -> list[np.ndarray]:
+def read_noises(shared: Path) -> list[np.ndarray]:
+    """The recordings of noise; empty where they are not there."""
     folder = shared / "noise-rir"
     if not folder.exists():
         return []
@@ -177,7 +178,7 @@ def measure(name: str, recordings: Sequence[Conversation], diarizer: Diarizer) -
     for collar_s, overlap_scored in ((0.0, True), (0.25, False)):
         total = SpeakerTime()
         for recording, result in zip(recordings, results, strict=True):
-            total += _score(recording, result.turns, collar_s, overlap_scored)
+            total += score(recording, result.turns, collar_s, overlap_scored)
         shares = [part / total.scored_us for part in (total.missed_us, total.false_alarm_us, total.confused_us)]
         rows.append(
             Row(
@@ -202,7 +203,8 @@ def measure(name: str, recordings: Sequence[Conversation], diarizer: Diarizer) -
     return rows
 
 
-def _score(recording: Conversation, turns: Sequence[Turn], collar_s: float, overlap_scored: bool) -> SpeakerTime:
+def score(recording: Conversation, turns: Sequence[Turn], collar_s: float, overlap_scored: bool) -> SpeakerTime:
+    """Speaker time and errors of the turns of one recording."""
     session, channel = recording.reference[0].session, recording.reference[0].channel
     hypothesis = [
         RttmEvent(

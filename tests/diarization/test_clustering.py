@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -36,10 +36,14 @@ def speaker_labels(
     return clustering.speaker_labels(blocks, pair_P2, max_speakers, num_speakers)
 
 
+def unit(vector_E: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(vector_E / np.linalg.norm(vector_E), np.float64)
+
+
 def like(voice_E: NDArray[np.float64], cosine: float) -> NDArray[np.float64]:
     """A direction with this cosine to another."""
     across_E = np.roll(voice_E, 1) - (np.roll(voice_E, 1) @ voice_E) * voice_E
-    return cosine * voice_E + (1 - cosine**2) ** 0.5 * across_E / np.linalg.norm(across_E)
+    return cosine * voice_E + (1 - cosine**2) ** 0.5 * unit(across_E)
 
 
 @pytest.mark.parametrize(("run", "num_speakers"), [(1, 1), (20, 2)])
@@ -59,6 +63,15 @@ def test_there_are_as_many_speakers_as_voices(num: int) -> None:
     [label_N] = speaker_labels([np.concatenate(points)], max_speakers=8)
     groups = np.split(label_N, num)
     assert all(len(set(group.tolist())) == 1 for group in groups)
+    assert len(set(label_N.tolist())) == num
+
+
+@given(st.integers(1, 5), st.integers(15, 60), st.floats(0.0, 1.1), st.integers(0, 50))
+@settings(max_examples=40)
+def test_what_a_line_adds_to_all_voices_changes_no_number(num: int, windows: int, channel: float, seed: int) -> None:
+    channel_E, *spoken = voices(num + 1, seed)
+    points = [said_by(unit(voice_E + channel * channel_E), windows, seed + i) for i, voice_E in enumerate(spoken)]
+    [label_N] = speaker_labels([np.concatenate(points)], max_speakers=8)
     assert len(set(label_N.tolist())) == num
 
 

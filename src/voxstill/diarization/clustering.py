@@ -1,34 +1,33 @@
 """Embeddings of windows to speakers: clusters that are too small at first, joined until no two are of one voice.
 
 Each block of a recording is divided by spectral clustering into more clusters than it has speakers. Clusters of all
-blocks are then joined by the cosine of their centroids, and by how windows follow one another: parts of one voice
-alternate with what is said, while a speaker stays for some seconds, whatever the channel does to cosines. A cluster
-that lies between two others holds windows in which one speaker follows another, and is no speaker. Choosing the number
-by the eigengap alone (Park et al. 2019) was right half as often; docs/diarization.md has the figures.
+blocks are then joined by the mean cosine of their windows (average linkage), and by how windows follow one another:
+parts of one voice alternate with what is said, while a speaker stays for some seconds, whatever the channel does to
+cosines. A telephone raises all cosines, so what counts as one voice depends on the mean cosine of all windows of the
+recording. Choosing the number by the eigengap alone (Park et al. 2019) was right less often; docs/diarization.md has
+the figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-SAME_VOICE = 0.80
-"""How alike two clusters are that are one speaker: the cosine of their centroids, which is 0.9 for halves of one voice,
-below 0.80 for two voices in wide-band audio and up to 0.92 over a telephone, less what their persistence counts."""
-_MIXTURE = 0.82
-"""Cosine of a centroid to the nearest combination of two others above which its windows are of both."""
-_MAX_BLOCK_CLUSTERS, _CLUSTER_WINDOWS = 12, 5
-_PERSISTENCE_WEIGHT = 0.1
+_SAME_VOICE, _CHANNEL_SHARE = 0.475, 0.3
+"""Two clusters are one speaker whose windows have this mean cosine, and this share of that of all windows, or more."""
+_PERSISTENCE_WEIGHT = 0.05
 """Weight of the persistence of two clusters against their cosine."""
+_SMALL_WEIGHT = 0.3
+"""Weight of one over the windows of the smaller of two clusters: few windows are alike by what they say, too."""
+_MAX_BLOCK_CLUSTERS, _CLUSTER_WINDOWS = 12, 5
 _FEWEST_PAIRS, _PAIRS_OF_DOUBT = 4, 6
 """Of windows that follow one another: fewer say nothing, and so many count half."""
 _FEWEST_WINDOWS = 4
 """A cluster of fewer windows is no speaker."""
 _NEIGHBOUR_SHARE = 0.06
-_KMEANS_STARTS, _KMEANS_ROUNDS = 8, 50
+_KMEANS_STARTS, _KMEANS_ROUNDS, _NEAREST_ROUNDS = 8, 50, 3
 
 Points = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -49,12 +48,11 @@ def speaker_labels(
     label_N = np.concatenate([cluster_N + start for cluster_N, start in zip(clusters, first[:-1], strict=True)])
     points_NE = np.concatenate(blocks)
     if num_speakers is not None:
-        label_N = _joined(points_NE, _without_few(points_NE, label_N), pair_P2, 2.0, num_speakers)
+        same_voice, most = np.inf, num_speakers
     else:
-        for _ in range(2):
-            label_N = _without_few(points_NE, _joined(points_NE, label_N, pair_P2, SAME_VOICE, max_speakers))
-            label_N = _without_mixtures(points_NE, label_N)
-        label_N = _without_few(points_NE, _joined(points_NE, label_N, pair_P2, SAME_VOICE, max_speakers))
+        same_voice, most = _SAME_VOICE + _CHANNEL_SHARE * _mean_cosine(points_NE), max_speakers
+    label_N = _to_nearest(points_NE, label_N, _FEWEST_WINDOWS)
+    label_N = _to_nearest(points_NE, _joined(points_NE, label_N, pair_P2, same_voice, most))
     return np.split(label_N, np.cumsum([len(points_NE) for points_NE in blocks])[:-1])
 
 
@@ -92,24 +90,18 @@ def kmeans(
     return best_N
 
 
-@dataclass(frozen=True)
-class _Clusters:
-    """The clusters of points: names, sizes and centroids of unit length."""
-
-    name_K: Labels
-    size_K: Labels
-    centroid_KE: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, points_NE: Points, label_N: Labels) -> _Clusters:
-        name_K, index_N, size_K = np.unique(label_N, return_inverse=True, return_counts=True)
-        sum_KE = np.zeros((len(name_K), points_NE.shape[1]))
-        np.add.at(sum_KE, index_N, points_NE)
-        return cls(name_K, size_K, _unit(sum_KE))
+def _mean_cosine(points_NE: Points) -> float:
+    """The mean cosine of two points; 1 of a single one."""
+    num = len(points_NE)
+    total = np.square(points_NE.sum(axis=0, dtype=np.float64)).sum()
+    return float((total - num) / (num * (num - 1))) if num > 1 else 1.0
 
 
 def _divide(points_NE: Points) -> Labels:
-    """More clusters than there are speakers, by the eigenvectors of the graph that joins each point to its nearest."""
+    """More clusters than there are speakers, by the eigenvectors of the graph that joins each point to its nearest.
+
+    Points that are near to none are one cluster there, whosever they are, so all go to the nearest centroid after that.
+    """
     num = len(points_NE)
     num_clusters = min(_MAX_BLOCK_CLUSTERS, num // _CLUSTER_WINDOWS)
     if num_clusters <= 1:
@@ -121,36 +113,38 @@ def _divide(points_NE: Points) -> Labels:
     joined_NN += joined_NN.T
     laplacian_NN = np.diag(joined_NN.sum(axis=1)) - joined_NN
     _, vector_NN = np.linalg.eigh(laplacian_NN)
-    return kmeans(vector_NN[:, :num_clusters], num_clusters)
+    label_N = kmeans(vector_NN[:, :num_clusters], num_clusters)
+    for _ in range(_NEAREST_ROUNDS):
+        label_N = _to_nearest(points_NE, label_N)
+    return label_N
 
 
 def _joined(points_NE: Points, label_N: Labels, pair_P2: Pairs, same_voice: float, most: int) -> Labels:
     """Join the two most alike clusters while they are alike enough, or there are more than `most`.
 
-    How alike two are is the cosine of their centroids, less what speaks for a change of speaker.
+    How alike two are is the mean cosine of their windows, less what speaks for a change of speaker, and more where one
+    of them is small.
     """
-    clusters = _Clusters.of(points_NE, label_N)
-    index_N, num = np.searchsorted(clusters.name_K, label_N), len(clusters.name_K)
-    sum_KE = np.zeros((num, points_NE.shape[1]))
-    np.add.at(sum_KE, index_N, points_NE)
-    pair_KK = np.zeros((num, num))
+    name_K, index_N, size_K = np.unique(label_N, return_inverse=True, return_counts=True)
+    sum_KE = _sums(points_NE, index_N)
+    product_KK, pair_KK = sum_KE @ sum_KE.T, np.zeros((len(name_K), len(name_K)))
     np.add.at(pair_KK, (index_N[pair_P2[:, 0]], index_N[pair_P2[:, 1]]), 1.0)
     pair_KK += pair_KK.T
-    cosine_KK, name_K, joined_K = clusters.centroid_KE @ clusters.centroid_KE.T, clusters.name_K, np.arange(num)
-    left_K = np.arange(num)
+    joined_K = left_K = np.arange(len(name_K))
     while len(left_K) > 1:
-        alike_KK = cosine_KK - _PERSISTENCE_WEIGHT * _persistence(pair_KK)
+        alike_KK = product_KK / np.outer(size_K, size_K) - _PERSISTENCE_WEIGHT * _persistence(pair_KK)
+        alike_KK += _SMALL_WEIGHT / np.minimum.outer(size_K, size_K)
         np.fill_diagonal(alike_KK, -np.inf)
         one, other = sorted(divmod(int(alike_KK.argmax()), len(left_K)))
         if alike_KK[one, other] < same_voice and len(left_K) <= most:
             break
-        joined_K[joined_K == left_K[other]] = left_K[one]
-        sum_KE[one] += sum_KE[other]
-        pair_KK[one] += pair_KK[other]
-        pair_KK[:, one] += pair_KK[:, other]
-        left_K, sum_KE = np.delete(left_K, other), np.delete(sum_KE, other, axis=0)
-        pair_KK, cosine_KK = (np.delete(np.delete(of_KK, other, 0), other, 1) for of_KK in (pair_KK, cosine_KK))
-        cosine_KK[one] = cosine_KK[:, one] = _unit(sum_KE) @ _unit(sum_KE[one])
+        joined_K = np.where(joined_K == left_K[other], left_K[one], joined_K)
+        size_K[one] += size_K[other]
+        for of_KK in (product_KK, pair_KK):
+            of_KK[one] += of_KK[other]
+            of_KK[:, one] += of_KK[:, other]
+        left_K, size_K = np.delete(left_K, other), np.delete(size_K, other)
+        product_KK, pair_KK = (np.delete(np.delete(of_KK, other, 0), other, 1) for of_KK in (product_KK, pair_KK))
     return name_K[joined_K[index_N]]
 
 
@@ -170,56 +164,21 @@ def _persistence(pair_KK: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(is_known_KK, kappa_KK * num_KK / (num_KK + _PAIRS_OF_DOUBT), 0.0)
 
 
-def _without_few(points_NE: Points, label_N: Labels) -> Labels:
-    """Give the windows of clusters that are too small to the nearest of the others; the largest always stays."""
-    clusters = _Clusters.of(points_NE, label_N)
-    stays_K = clusters.size_K >= min(_FEWEST_WINDOWS, clusters.size_K.max(initial=0))
-    return _given_away(points_NE, label_N, clusters, stays_K)
+def _to_nearest(points_NE: Points, label_N: Labels, fewest: int = 1) -> Labels:
+    """Give each point to the nearest centroid of the clusters that have so many points; the largest always stays."""
+    name_K, index_N, size_K = np.unique(label_N, return_inverse=True, return_counts=True)
+    stays_K = size_K >= min(fewest, size_K.max(initial=0))
+    centroid_KE = _unit(_sums(points_NE, index_N)[stays_K])
+    return np.asarray(name_K[stays_K][(points_NE @ centroid_KE.T).argmax(axis=1)], np.int64)
 
 
-def _without_mixtures(points_NE: Points, label_N: Labels) -> Labels:
-    """Give away the windows of each cluster that lies between two larger ones, from the smallest on."""
-    while True:
-        clusters = _Clusters.of(points_NE, label_N)
-        for cluster in np.argsort(clusters.size_K, kind="stable").tolist():
-            larger_K = clusters.size_K >= clusters.size_K[cluster]
-            larger_K[cluster] = False
-            if _cosine_to_mixture(clusters.centroid_KE[cluster], clusters.centroid_KE[larger_K]) > _MIXTURE:
-                stays_K = np.ones(len(larger_K), bool)
-                stays_K[cluster] = False
-                label_N = _given_away(points_NE, label_N, clusters, stays_K)
-                break
-        else:
-            return label_N
+def _sums(points_NE: Points, index_N: Labels) -> NDArray[np.float64]:
+    """The sums (K, E) of the points of each cluster."""
+    sum_KE = np.zeros((int(index_N.max(initial=-1)) + 1, points_NE.shape[1]))
+    np.add.at(sum_KE, index_N, points_NE)
+    return sum_KE
 
 
-def _cosine_to_mixture(centroid_E: NDArray[np.float64], other_KE: NDArray[np.float64]) -> float:
-    """Cosine of a centroid to the nearest sum, with positive weights, of two of the others; 0 without two."""
-    to_K, between_KK = other_KE @ centroid_E, other_KE @ other_KE.T
-    first_P, second_P = np.triu_indices(len(other_KE), 1)
-    if not len(first_P):
-        return 0.0
-    one_P, two_P, between_P = to_K[first_P], to_K[second_P], between_KK[first_P, second_P]
-    scale_P = 1 - np.square(between_P) + 1e-9
-    one_weight_P, two_weight_P = (one_P - between_P * two_P) / scale_P, (two_P - between_P * one_P) / scale_P
-    is_between_P = (one_weight_P > 0) & (two_weight_P > 0)
-    square_P = np.where(is_between_P, one_weight_P * one_P + two_weight_P * two_P, 0.0)
-    return float(np.sqrt(np.maximum(square_P, 0.0)).max())
-
-
-def _given_away(points_NE: Points, label_N: Labels, clusters: _Clusters, stays_K: NDArray[np.bool_]) -> Labels:
-    """The labels where some clusters no longer are: their points are of the nearest centroid that stays."""
-    if stays_K.all():
-        return label_N
-    index_N = np.searchsorted(clusters.name_K, label_N)
-    moves_N = ~stays_K[index_N]
-    nearest_N = (points_NE[moves_N] @ clusters.centroid_KE[stays_K].T).argmax(axis=1)
-    moved_N = label_N.copy()
-    moved_N[moves_N] = clusters.name_K[stays_K][nearest_N]
-    return moved_N
-
-
-def _unit(vector_E: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors of length 1 along the last axis; those without length stay as they are."""
-    length = np.linalg.norm(vector_E, axis=-1, keepdims=True)
-    return np.asarray(vector_E / np.maximum(length, 1e-12), np.float64)
+def _unit(vector_KE: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors of length 1."""
+    return np.asarray(vector_KE / np.maximum(np.linalg.norm(vector_KE, axis=1, keepdims=True), 1e-12), np.float64)
