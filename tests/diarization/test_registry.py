@@ -83,6 +83,7 @@ def test_a_name_is_a_section_and_off_is_the_default() -> None:
     assert config.load(None, ["diarize=embedded", "diarize.max_speakers=3"]).diarize.name == "embedded"
     assert registry.create(Config().diarize) is None
     assert registry.identity_of(Config().diarize) == {}
+    assert registry.identity_of(Diarize(name="embedded")) == {"name": "embedded", "revision": 1}
 
 
 def test_headers_alone_have_no_voices() -> None:

@@ -26,11 +26,14 @@ def create(section: Diarize) -> DiarizationEngine | None:
 
 
 def identity_of(section: Diarize) -> dict[str, object]:
-    """What a recipe hashes of the section: the engine and those of its options that differ; nothing where it is off."""
+    """What a recipe hashes of the section: the engine, those of its options that differ, and its revision where it has
+    one; nothing where diarization is off.
+    """
     if section.name is None:
         _refuse_options_of_none(section)
         return {}
-    return {"name": section.name, **identity(_options(section))}
+    revision = int(getattr(ENGINES.find(section.name), "revision", 0))
+    return {"name": section.name, **identity(_options(section)), **({"revision": revision} if revision else {})}
 
 
 def _options(section: Diarize) -> config.Section:

@@ -44,7 +44,11 @@ class Turn:
 
 
 class DiarizationEngine(Protocol):
-    """Constructed from its options without loading anything; used by one thread at a time."""
+    """Constructed from its options without loading anything; used by one thread at a time.
+
+    A class may have a `revision`, a whole number above 0 that rises where the same options give other turns: it is part
+    of the recipe of the utterances.
+    """
 
     Options: ClassVar[type[Section]]
 

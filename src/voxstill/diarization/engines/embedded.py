@@ -67,6 +67,7 @@ class EmbeddedEngine:
     """
 
     Options: ClassVar[type[Section]] = EmbeddedOptions
+    revision: ClassVar[int] = 1
 
     def __init__(self, options: EmbeddedOptions) -> None:
         self.options = options
