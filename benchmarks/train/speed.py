@@ -110,6 +110,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--utterances", type=int, help="default: 400 on a CPU, 20,000 on a GPU")
     parser.add_argument("--manifest", help="JSONL with `audio` and `text` instead of synthetic audio")
     parser.add_argument("--peak-tflops", type=float, help="of the device; default: measured, on a GPU")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further options of ours")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--table", metavar="FILE", help="print the table of these figures and end")
     parser.add_argument("--output", default=str(HERE.parent / "results/train_speed.json"))
@@ -168,6 +169,7 @@ def child(name: str, size: str, corpus: str, args: argparse.Namespace) -> dict[s
     command = [sys.executable, __file__, "--train", name, "--corpus", corpus, "--size", size]
     for option in ("seconds", "warmup", "threads", "workers"):
         command += [f"--{option}", str(getattr(args, option))]
+    command += [word for setting in args.set for word in ("--set", setting)]
     command += ["--budget-s", str(args.budget_s)] + (["--profile"] if args.profile else [])
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -286,7 +288,7 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Wi
         "augment.spec_augment_start": 0.0,
     }
     overrides = [f"work={corpus}", *(f"{key}={value}" for key, value in settings.items())]
-    cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []), {})
+    cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []) + args.set, {})
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder))
         rank = functools.partial(train_rank, cfg=cfg, run=run, prefix="shards/r", build=recognition.build)
