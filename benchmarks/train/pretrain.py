@@ -16,6 +16,9 @@ configuration, the same first weights and the same audio, ready in memory; readi
 Both take turns in one process; the medians count. Seconds of the processor are told beside those of the clock: with one
 thread they are what it costs where others use the machine. `--batch` and `--seconds` make it small enough for a busy
 one. Prints a table and writes `benchmarks/results/pretrain.json`.
+
+`--profile` says instead where our step spends its time, by kind of operation, beside what the same products of matrices
+would take at the speed of a large one, and writes `benchmarks/results/pretrain_profile.json`.
 """
 
 from __future__ import annotations
@@ -50,8 +53,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of the head")
     parser.add_argument("--steps", type=int, default=3, help="whole steps of each; 0 leaves them out")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", default=str(HERE.parent / "results/pretrain.json"))
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--output", help="default: results/pretrain.json, or pretrain_profile.json")
     args = parser.parse_args()
+    output = Path(args.output or HERE.parent / f"results/pretrain{'_profile' if args.profile else ''}.json")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(args.threads)
     import torch
@@ -63,6 +68,13 @@ def main() -> None:
         "machine": environment.machine(),
         "versions": environment.versions(),
         **{name: getattr(args, name) for name in ("size", "batch", "seconds", "threads")},
+    }
+    if args.profile:
+        figures |= profile(args)
+        output.write_text(json.dumps(figures, indent=1) + "\n")
+        print(json.dumps({name: figures[name] for name in ("seconds_of", "products")}, indent=1))
+        return
+    figures |= {
         "right": right(),
         "head": turns(heads(args), args.rounds),
         "contrastive": turns(blocks(args), args.rounds),
@@ -73,7 +85,7 @@ def main() -> None:
             name: args.batch * args.seconds / statistics.median(rows["seconds"])
             for name, rows in figures["step"].items()
         }
-    Path(args.output).write_text(json.dumps(figures, indent=1) + "\n")
+    output.write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps(figures["right"], indent=1))
     print(table(figures))
 
@@ -220,6 +232,57 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
         peer_optimizer.zero_grad()
 
     return {"theirs": their_step, "ours": our_step}
+
+
+KINDS = {
+    "products of matrices": ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm"),
+    "convolutions": ("aten::mkldnn_convolution", "aten::convolution_backward", "aten::_slow_conv2d_forward"),
+    "attention": ("aten::_scaled_dot_product_flash_attention_for_cpu",),
+    "norms": ("aten::native_layer_norm", "aten::native_group_norm"),
+    "activations": ("aten::gelu", "aten::_softmax", "aten::_log_softmax"),
+    "dropout": ("aten::bernoulli_", "aten::native_dropout"),
+    "optimizer": ("aten::_fused_adamw_",),
+    "copies": ("aten::copy_", "aten::zero_", "aten::fill_", "aten::cat", "aten::index_select", "aten::gather"),
+}
+"""Operations by what they are for; `_backward` ones count as theirs, and all others as `elementwise and others`."""
+
+
+def profile(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of one step of ours by kind of operation; GFLOP/s of its matrix products, and of one large product."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    step = steps(args)["ours"]
+    step()
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], with_flops=True) as profiler:
+        step()
+    seconds_of = dict.fromkeys([*KINDS, "elementwise and others"], 0.0)
+    flops = product_s = 0.0
+    for event in profiler.key_averages():
+        name = event.key.removesuffix("_backward").replace("_for_cpu", "")
+        kind = next((kind for kind, names in KINDS.items() if name in {n.replace("_for_cpu", "") for n in names}), None)
+        seconds_of[kind or "elementwise and others"] += event.self_cpu_time_total / 1e6
+        if kind == "products of matrices":
+            flops, product_s = flops + event.flops, product_s + event.self_cpu_time_total / 1e6
+    one = torch.randn(2048, 2048)
+    took = []
+    for _ in range(10):
+        start_s = time.process_time()
+        _ = one @ one
+        took.append(time.process_time() - start_s)
+    peak = 2 * 2048**3 / min(took)
+    return {
+        "seconds_of": seconds_of,
+        "products": {
+            "gflops": flops / product_s / 1e9,
+            "peak_gflops": peak / 1e9,
+            "share_of_peak": flops / product_s / peak,
+        },
+        "operations": {
+            event.key: event.self_cpu_time_total / 1e6
+            for event in sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)[:30]
+        },
+    }
 
 
 def heads(args: argparse.Namespace) -> dict[str, Callable[[], None]]:

@@ -116,8 +116,8 @@ def test_an_answer_in_another_form_is_a_crash_of_the_decoder(answer: bytes, num_
                 connection.recv(1 << 20)
 
     class HijackedDecoder(Decoder):
-        def _start(self) -> socket.socket:
-            super()._start().close()
+        def _connected(self) -> socket.socket:
+            super()._connected().close()
             self._socket, other_end = socket.socketpair()
             threading.Thread(target=serve, args=[other_end], daemon=True).start()
             return self._socket
