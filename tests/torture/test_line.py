@@ -20,6 +20,6 @@ def test_a_line_whose_processes_are_killed_has_every_clip_once(
     num, kills = torture.count(short=2_000, full=100_000), torture.count(short=1, full=2)
     figures = line.measure(tmp_path, num, train_steps=torture.count(short=10, full=200), kills=kills)
     assert (figures["lost"], figures["doubled"]) == (0, 0)
-    assert sum(step["kills"] for step in figures["steps"]) >= 5 * kills
+    assert sum(step["kills"] for step in figures["steps"]) >= 3 * kills
     assert max(step["peak_mb"] for step in figures["steps"]) < 2_000
     torture.tell("SIGKILL in a line of a bucket", "; ".join(line.table(figures)))
