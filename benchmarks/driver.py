@@ -16,10 +16,11 @@ import argparse
 import heapq
 import itertools
 import json
-import multiprocessing
 import os
 import platform
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,15 @@ CHUNK = 256
 TEACHER_S = CHUNK * 5 / 1000
 DECODE_S = 0.02
 CHUNKS_OF_TEACHER = 8
-CASES = (("ray", 64, 1), ("stub", 64, 1), ("stub", 512, 1), ("stub", 4096, 1), ("stub", 4096, 4))
+CASES = (
+    ("ray", 64, 1, 1),
+    ("ray", 32, 1, 16),
+    ("stub", 64, 1, 1),
+    ("stub", 512, 1, 1),
+    ("stub", 4096, 1, 1),
+    ("stub", 4096, 4, 1),
+)
+"""Kind, teachers, drivers, and how many times as quick the teachers are."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Row:
     kind: str
     teachers: int
     parts: int
+    quick: int
     wanted: float
     chunks_per_s: float
     driver_cpu: float
@@ -71,8 +81,12 @@ def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default=str(HERE / "results/driver.json"))
+    parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)  # what a child does
     args = parser.parse_args()
-    rows = [measure(kind, teachers, parts) for kind, teachers, parts in CASES]
+    if args.drive:
+        print(json.dumps(drive(args.drive[0], *map(int, args.drive[1:]))))
+        return
+    rows = [measure(*case) for case in CASES]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f}"
     Path(args.output).write_text(
         json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=1) + "\n"
@@ -82,39 +96,42 @@ def main() -> None:
         "|---|---|---|---|---|---|---|"
     )
     for row in rows:
+        teachers = f"{row.teachers:,}" + (f", {row.quick} times as quick" if row.quick > 1 else "")
         print(
-            f"| {row.kind} | {row.teachers:,} | {row.parts} | {row.wanted:,.0f} | {row.chunks_per_s:,.0f} |"
+            f"| {row.kind} | {teachers} | {row.parts} | {row.wanted:,.0f} | {row.chunks_per_s:,.0f} |"
             f" {row.driver_cpu:.2f} | {row.driver_mb:,.0f} |"
         )
 
 
-def measure(kind: str, teachers: int, parts: int) -> Row:
+def measure(kind: str, teachers: int, parts: int, quick: int) -> Row:
     """One case; the drivers are processes of their own."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(parts) as pool:
-        figures = pool.starmap(drive, [(kind, teachers // parts)] * parts)
+    command = [sys.executable, __file__, "--drive", kind, str(teachers // parts), str(quick)]
+    drivers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(parts)]
+    outputs = [driver.communicate()[0] for driver in drivers]
+    figures = [json.loads(output.splitlines()[-1]) for output in outputs]
     return Row(
         kind=kind,
         teachers=teachers,
         parts=parts,
-        wanted=teachers / TEACHER_S,
+        quick=quick,
+        wanted=quick * teachers / TEACHER_S,
         chunks_per_s=sum(rate for rate, _, _ in figures),
         driver_cpu=max(cpu for _, cpu, _ in figures),
         driver_mb=max(mb for _, _, mb in figures),
     )
 
 
-def drive(kind: str, teachers: int) -> tuple[float, float, float]:
-    """Chunks a second, cores and megabytes of one driver, from the first commit to the last."""
+def drive(kind: str, teachers: int, quick: int) -> tuple[float, float, float]:
+    """Chunks a second, cores and megabytes of one driver, in the second half of its chunks."""
     if kind == "stub":
         ray_cluster.start_ray = lambda cfg: StubRay()
     commits: list[tuple[float, float]] = []
-    num_chunks = teachers * CHUNKS_OF_TEACHER
+    num_chunks = teachers * CHUNKS_OF_TEACHER * (4 * quick if kind == "ray" else 1)  # its processes start meanwhile
     cpu_s: Callable[[], float] = time.process_time
-    decoders = max(2, round(2 * teachers * DECODE_S / TEACHER_S))
+    decoders = max(2, round(2 * quick * teachers * DECODE_S / TEACHER_S))
     stages = [
         engine.Stage(name="decode", work=Wait(DECODE_S), workers=decoders, num_cpus=1e-3),
-        engine.Stage(name="teach", work=Wait(TEACHER_S), workers=teachers, num_cpus=1e-3),
+        engine.Stage(name="teach", work=Wait(TEACHER_S / quick), workers=teachers, num_cpus=1e-3),
     ]
     if kind == "stub":  # of the thread that `run` is called from: the answers come from another one
         clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -124,10 +141,11 @@ def drive(kind: str, teachers: int) -> tuple[float, float, float]:
         chunks, stages, lambda chunk, rows: commits.append((time.monotonic(), cpu_s())), lambda item, why: why, Engine()
     )
     commits.sort()
-    first, last = commits[teachers], commits[-teachers]  # while all teachers work
+    middle = max(teachers, num_chunks // 2)
+    first, last = commits[middle], commits[-teachers]  # while all teachers work
     seconds = last[0] - first[0]
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return (len(commits) - 2 * teachers) / seconds, (last[1] - first[1]) / seconds, peak_mb
+    return (num_chunks - teachers - middle) / seconds, (last[1] - first[1]) / seconds, peak_mb
 
 
 class StubRay:
