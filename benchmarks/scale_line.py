@@ -38,7 +38,7 @@ from servers import s3_environment
 
 STEPS = ("index", "label", "filter", "shard", "train", "verify")
 PARTS = 2
-CHUNK, SHARD = 256, 2000
+CHUNK, SHARD, VERDICTS = 256, 2000, 65_536
 _SAMPLE_S = 0.1
 _FEWEST_SAMPLES = 100
 """A process that was seen less often says nothing about growth."""
@@ -137,9 +137,13 @@ def num_objects(line: Line, half: str) -> Mapping[str, int]:
     own = scale_corpus.num_in(half, line.num)
     parts = -(-own // CHUNK)
     prefix = f"line/work-{half}/"
-    names = ("recordings", "utterances", "labels", "verdicts", "shards")
+    names = ("recordings", "utterances", "labels", "scores", "verdicts", "shards")
     of = {name: line.bucket.num_objects(f"{prefix}{name}/") for name in names}
-    return {**of, "all": line.bucket.num_objects(prefix), "reckoned": 4 * parts + 2 * -(-own // SHARD)}
+    return {
+        **of,
+        "all": line.bucket.num_objects(prefix),
+        "reckoned": 3 * parts + -(-parts // 16) + -(-own // VERDICTS) + 2 * -(-own // SHARD),
+    }
 
 
 def compare(num: int) -> tuple[int, int]:
