@@ -2,8 +2,8 @@
 
 Half of the clips lie in tars of a bucket, half are files of it with a manifest; each half has a work folder in the same
 bucket. Both are indexed, labelled (teacher `echo`), filtered and sharded in two parts at once, which take leases; then
-one student trains on both, and both are verified. In every step processes are killed twice at random moments, each
-with all that it has started, and the same command is started again.
+one student trains on both, and both are verified. In every step but the last, which only reads, processes are
+killed twice at random moments, each with all that it has started, and the same command is started again.
 
 Counted are the requests and the bytes of the bucket by step, the objects of each table, and the memory of every
 process, ten times a second. At the end every clip must be in every table once, with its own text.
