@@ -5,8 +5,8 @@ bucket. Both are indexed, labelled (teacher `echo`), filtered and sharded in two
 one student trains on both, and both are verified. In every step but the last, which only reads, processes are
 killed twice at random moments, each with all that it has started, and the same command is started again.
 
-Counted are the requests and the bytes of the bucket by step, the objects of each table, and the memory of every
-process, ten times a second. At the end every clip must be in every table once, with its own text.
+Counted are the requests and the bytes of the bucket by step, the objects of each table, and the memory and the time
+of every process, ten times a second. At the end every clip must be in every table once, with its own text.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,11 @@ _FEWEST_SAMPLES = 100
 
 @dataclass
 class Process:
-    """What one process took: its command, and its resident memory at each sample."""
+    """What one process took: its command, the time of a core, and its resident memory at each sample."""
 
     name: str
     rss_mb: list[float] = field(default_factory=list)
+    cpu_s: float = 0.0
 
     @property
     def growth_mb(self) -> float:
@@ -59,6 +61,12 @@ class Process:
             return 0.0
         return max(self.rss_mb[quarter:]) - max(self.rss_mb[:quarter])
 
+    @property
+    def tenths_mb(self) -> Sequence[int]:
+        """The most that it had in each tenth of its time."""
+        bounds = [len(self.rss_mb) * tenth // 10 for tenth in range(11)]
+        return [round(max(self.rss_mb[start:stop], default=0)) for start, stop in pairwise(bounds)]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -66,9 +74,12 @@ class Step:
 
     name: str
     seconds: float
+    cpu_s: float
     kills: int
     peak_mb: float
     growth_mb: float
+    longest_mb: Sequence[int]
+    """Memory of the process that ran for the longest time, in each tenth of it."""
     requests: Mapping[str, int]
     megabytes: Mapping[str, float]
 
@@ -116,15 +127,24 @@ def measure(folder: Path, num: int, train_steps: int = 200, kills: int = 2, seed
 def table(figures: Mapping[str, Any]) -> Iterator[str]:
     """The lines of a table of the steps, for a document."""
     num = figures["utterances"]
-    columns = ("step", "seconds", "kills", "largest process, MB", "its growth, MB", "requests each", "MB fetched")
+    columns = (
+        "step",
+        "seconds",
+        "CPU seconds",
+        "kills",
+        "largest process, MB",
+        "its growth, MB",
+        "requests each",
+        "MB fetched",
+    )
     yield f"| {' | '.join(columns)} |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|"
     for step in figures["steps"]:
         requests = sum(step["requests"].values()) / num
         fetched = sum(value for key, value in step["megabytes"].items() if key.startswith("sent "))
         yield (
-            f"| `{step['name']}` | {step['seconds']:,.0f} | {step['kills']} | {step['peak_mb']:,.0f} |"
-            f" {step['growth_mb']:,.0f} | {requests:.3f} | {fetched:,.0f} |"
+            f"| `{step['name']}` | {step['seconds']:,.0f} | {step['cpu_s']:,.0f} | {step['kills']} |"
+            f" {step['peak_mb']:,.0f} | {step['growth_mb']:,.0f} | {requests:.3f} | {fetched:,.0f} |"
         )
     yield ""
     yield f"{figures['lost']} lost, {figures['doubled']} doubled; the source fetched {figures['source_fetched']} times."
@@ -192,9 +212,11 @@ def _step(line: Line, name: str, chance: random.Random) -> Step:
     return Step(
         name=name,
         seconds=round(time.monotonic() - start_s, 1),
+        cpu_s=round(sum(process.cpu_s for process in processes), 1),
         kills=kills,
         peak_mb=round(max(max(process.rss_mb) for process in processes)),
         growth_mb=round(max(process.growth_mb for process in processes)),
+        longest_mb=max(processes, key=lambda process: len(process.rss_mb)).tenths_mb,
         requests={key: value for key, value in sorted(counts.items()) if not key.startswith(is_bytes)},
         megabytes={key: round(value / 1e6, 3) for key, value in sorted(counts.items()) if key.startswith(is_bytes)},
     )
@@ -242,7 +264,7 @@ def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _sample(session: int, by_pid: dict[int, Process]) -> None:
-    """Take the memory of every process of a session."""
+    """Take the memory and the time of every process of a session."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
@@ -250,6 +272,7 @@ def _sample(session: int, by_pid: dict[int, Process]) -> None:
             if int(values[3]) == session:
                 process = by_pid.setdefault(int(stat.parent.name), Process(name))
                 process.rss_mb.append(int(values[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6)
+                process.cpu_s = (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _parts(name: str) -> Sequence[int | None]:

@@ -1,4 +1,4 @@
-"""`student.normalization` and `train.optimizer`: new trainings take `level` and `muon`, those of before keep theirs."""
+"""Options that are not set: new trainings take the defaults of today, those of before keep theirs."""
 
 from __future__ import annotations
 
@@ -153,3 +153,17 @@ def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
     words = ["--set", f"student.checkpoint={level.model}", "--set", "student.normalization=utterance"]
     assert cli.main(["train", str(config), "--set", f"train.root={tmp_path}", *words]) == 2
     assert "a checkpoint brings its own" in capsys.readouterr().err
+
+
+def test_a_step_of_many_batches_has_a_larger_window_but_in_an_experiment_that_began_with_the_smaller(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    words = ["--set", "plan.batches_per_step=40"]
+    before = train(capsys, config, tmp_path, *words, "--set", "plan.window=65536")
+    assert train(capsys, config, tmp_path, *words).path == before.path
+    longer = train(capsys, config, tmp_path, *words, "--set", "train.steps=3", "--continue", str(before.path))
+    assert configuration.load_snapshot(str(longer.config)).plan.window == 65_536
+    new = train(capsys, config, tmp_path, *words, "--set", "seed=5")
+    assert configuration.load_snapshot(str(new.config)).plan.window == 40 * 2_048
+    few = train(capsys, config, tmp_path, "--set", "seed=5")
+    assert configuration.load_snapshot(str(few.config)).plan.window == 65_536

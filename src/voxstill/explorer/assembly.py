@@ -1,12 +1,13 @@
 """The rows of a new joined file: the columns of all tables side by side, in the order of the table of utterances.
 
-Rows are found by their ids in Arrow. Beside the ids only a block of utterances is in memory: tables mostly have the
-order of the utterances, so that a block needs few of their parts. A part with rows of several blocks is read for each
-of them.
+The database joins the ids, within its limit of memory. Beside the ids only a block of utterances is in memory: tables
+mostly have the order of the utterances, so that a block needs few of their parts. A part with rows of several blocks is
+read for each of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,12 @@ def create_rows(
 
     utterances = _Parts(work, sources.tables[0], hold=_is_one_block(work, sources.tables[0]))
     ids = utterances.ids()
-    place_N = _first_places(ids, sources.removed)
+    place_N = _first_places(file, ids, sources.removed)
     if len(place_N) < len(ids):
         ids = ids.take(_indices(place_N))
     others = [
-        _Placed(_Parts(work, source, hold=len(ids) <= HELD_ROWS), ids, sources.removed) for source in sources.joined
+        _Placed(file, _Parts(work, source, hold=len(ids) <= HELD_ROWS), ids, sources.removed)
+        for source in sources.joined
     ]
     num_rows = len(ids)
     del ids
@@ -112,7 +114,9 @@ class _Parts:
 class _Placed:
     """A table with the place of the row of each utterance in it, -1 where it has none; of several the first."""
 
-    def __init__(self, parts: _Parts, utterance_ids: pa.Array, removed: frozenset[str]) -> None:
+    def __init__(
+        self, file: duckdb.DuckDBPyConnection, parts: _Parts, utterance_ids: pa.Array, removed: frozenset[str]
+    ) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -123,24 +127,51 @@ class _Placed:
         if ids.equals(utterance_ids.slice(0, len(ids))):
             self.place_N[: len(ids)] = np.arange(len(ids))
             return
-        number_R = pc.index_in(ids, value_set=utterance_ids).fill_null(-1).to_numpy()
+        number_R = _numbers(file, ids, utterance_ids)
         place_K = np.flatnonzero(number_R >= 0)[::-1]  # so that the first row of an id is written last
         self.place_N[number_R[place_K]] = place_K
         strays = ids.filter(pa.array(number_R < 0))
         self.num_strays = len(strays) - (pc.sum(_is_among(strays, removed)).as_py() or 0)
 
 
-def _first_places(ids: pa.Array, removed: frozenset[str]) -> NDArray[np.int32]:
+def _first_places(file: duckdb.DuckDBPyConnection, ids: pa.Array, removed: frozenset[str]) -> NDArray[np.int32]:
     """Places of ids that were not removed; of several rows of an id the first."""
-    import pyarrow.compute as pc
-
-    place_N = np.arange(len(ids), dtype=np.int32)
+    stays_N = np.ones(len(ids), np.bool_)
     if removed:
-        place_N = place_N[~_is_among(ids, removed).to_numpy(zero_copy_only=False)]
-    if pc.count_distinct(ids).as_py() < len(ids):
-        code_N = ids.dictionary_encode().indices.to_numpy()
-        place_N = place_N[np.sort(np.unique(code_N[place_N], return_index=True)[1])]
-    return place_N
+        stays_N &= ~_is_among(ids, removed).to_numpy(zero_copy_only=False)
+    with _registered(file, ids=ids):
+        hash_N = file.execute("SELECT hash(id) AS hash FROM ids").fetchnumpy()["hash"]
+    sorted_N = np.sort(hash_N)
+    repeated_K = sorted_N[1:][sorted_N[1:] == sorted_N[:-1]]
+    if len(repeated_K):
+        place_K = np.flatnonzero(np.isin(hash_N, repeated_K))
+        code_K = ids.take(_indices(place_K)).dictionary_encode().indices.to_numpy()
+        stays_N[np.delete(place_K, np.unique(code_K, return_index=True)[1])] = False
+    return np.flatnonzero(stays_N).astype(np.int32)
+
+
+def _numbers(file: duckdb.DuckDBPyConnection, ids: pa.Array, utterance_ids: pa.Array) -> NDArray[np.int32]:
+    """The number of the utterance that has an id; -1 where none has it."""
+    number_R = np.full(len(ids), -1, np.int32)
+    with _registered(file, ids=ids, utterances=utterance_ids):
+        query = "SELECT ids.place, utterances.place AS number FROM ids JOIN utterances USING (id)"
+        for batch in file.sql(query).to_arrow_reader(_ROW_GROUP):
+            number_R[batch["place"].to_numpy()] = batch["number"].to_numpy()
+    return number_R
+
+
+@contextlib.contextmanager
+def _registered(file: duckdb.DuckDBPyConnection, **arrays: pa.Array) -> Iterator[None]:
+    """Let the database know arrays of ids as tables of `id` and `place`, while the block runs."""
+    import pyarrow as pa
+
+    for name, array in arrays.items():
+        file.register(name, pa.table({"id": array, "place": np.arange(len(array), dtype=np.int32)}))
+    try:
+        yield
+    finally:
+        for name in arrays:
+            file.unregister(name)
 
 
 def _is_among(ids: pa.Array, others: frozenset[str]) -> pa.BooleanArray:
@@ -189,14 +220,14 @@ def _insert(
 
     query = _query(sources)
     for start in range(0, max(len(block), 1), _INSERTED_AT_ONCE):
-        some = block.slice(start, _INSERTED_AT_ONCE)
-        batches = some.combine_chunks().to_batches(max_chunksize=_ROW_GROUP)
-        file.register("block", pa.Table.from_batches(batches, some.schema))
+        piece = block.slice(start, _INSERTED_AT_ONCE)
+        batches = piece.combine_chunks().to_batches(max_chunksize=_ROW_GROUP)
+        file.register("block", pa.Table.from_batches(batches, piece.schema))
         run(file, f"CREATE TABLE IF NOT EXISTS rows ({', '.join(_definitions(file, sources, query))})")
         run(file, f"INSERT INTO rows {query}")
         file.unregister("block")
-        if len(some):
-            row_N = some[f"{sources.tables[0].staged}.row"]
+        if len(piece):
+            row_N = piece[f"{sources.tables[0].staged}.row"]
             inserted(row_N[0].as_py(), row_N[-1].as_py() + 1)
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voxstill.explorer import joined
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
@@ -26,7 +29,7 @@ MAX_PAGE = 500
 MAX_BINS = 200
 MAX_FACETS = 200
 MEMORY = "1300MB"
-_EXPORTED_AT_ONCE = 100_000
+_ROWS_AT_ONCE = 100_000
 _JUDGED = Column(name="judgement", title="judgement", kind="category", place="judgements")
 _CORRECTION = Column(name="correction", title="corrected text", kind="text", place="judgements")
 
@@ -64,7 +67,9 @@ class Corpus:
         columns = (*self.about.columns, *own, _JUDGED, _CORRECTION)
         self.columns: Mapping[str, Column] = {column.name: column for column in columns}
         self._has_removed = False
-        self._searches = Searches(self._fetch, self.about.num_rows)
+        [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
+        self._num_rows = last + 1
+        self._searches = Searches(self._numbers, self._num_rows)
         self._add_students(students)
 
     def close(self) -> None:
@@ -79,15 +84,15 @@ class Corpus:
         """
         tables = joins([*wanted.columns, order.column])
         keys: list[tuple[int, Value]] = []
-        with self._clause(wanted) as clause:
-            for stage in order.stages():
-                query = (
-                    f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {stage.sql} AND {clause.sql}"
-                    f"{self.without_removed} ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
-                )
-                keys += self._fetch(query, (*stage.values, *clause.values))
-                if len(keys) == min(limit, MAX_PAGE):
-                    break
+        clause = self._clause(wanted)
+        for stage in order.stages():
+            query = (
+                f"SELECT rows.row, {order.column.sql} FROM {tables} WHERE {stage.sql} AND {clause.sql}"
+                f"{self.without_removed} ORDER BY {order.sql} LIMIT {min(limit, MAX_PAGE) - len(keys)}"
+            )
+            keys += self._fetch(query, (*stage.values, *clause.values))
+            if len(keys) == min(limit, MAX_PAGE):
+                break
         rows = self.rows([row for row, _ in keys], columns)
         return [{**rows[row], "key": key} for row, key in keys if row in rows]
 
@@ -108,12 +113,12 @@ class Corpus:
     def totals(self, wanted: Filter) -> Row:
         """How many utterances there are, how long they are, how many were judged and kept."""
         kept = "count(*) FILTER (kept), count(kept)" if "kept" in self.columns else "NULL, NULL"
-        with self._clause(wanted) as clause:
-            [row] = self._fetch(
-                f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
-                f" WHERE {clause.sql}{self.without_removed}",
-                clause.values,
-            )
+        clause = self._clause(wanted)
+        [row] = self._fetch(
+            f"SELECT count(*), coalesce(sum(duration_ms), 0), {kept} FROM {joins(wanted.columns)}"
+            f" WHERE {clause.sql}{self.without_removed}",
+            clause.values,
+        )
         return dict(zip(("utterances", "duration_ms", "kept", "judged"), row, strict=True))
 
     def histogram(self, wanted: Filter, column: Column, bins: int) -> Histogram | None:
@@ -130,12 +135,12 @@ class Corpus:
         width = (high - low) / bins
         kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
-        with self._clause(others) as clause:
-            query = (
-                f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
-                f" WHERE {clause.sql}{self.without_removed} GROUP BY bin"
-            )
-            rows = self._fetch(query, clause.values)
+        clause = self._clause(others)
+        query = (
+            f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
+            f" WHERE {clause.sql}{self.without_removed} GROUP BY bin"
+        )
+        rows = self._fetch(query, clause.values)
         counts, num_kept, unknown = [0] * bins, [0] * bins, 0
         for number, num, num_of_kept in rows:
             if number is None:
@@ -149,13 +154,13 @@ class Corpus:
         if column.kind not in ("category", "flag"):
             raise RequestError(400, f"`{column.name}` is no category")
         others = wanted.without(column.name)
-        with self._clause(others) as clause:
-            query = (
-                f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
-                f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
-                f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
-            )
-            return list(self._dicts(query, clause.values))
+        clause = self._clause(others)
+        query = (
+            f"SELECT {column.sql} AS value, count(*) AS num, coalesce(sum(duration_ms), 0) AS duration_ms"
+            f" FROM {joins([*others.columns, column])} WHERE {clause.sql}{self.without_removed}"
+            f" GROUP BY value ORDER BY num DESC, value LIMIT {max(1, min(limit, MAX_FACETS))}"
+        )
+        return list(self._dicts(query, clause.values))
 
     def export(self, wanted: Filter, columns: Sequence[Column]) -> Iterator[Row]:
         """The chosen columns of every row of a filter, in the order of the table of utterances.
@@ -164,14 +169,13 @@ class Corpus:
         """
         shown = ", ".join(column.sql for column in columns)
         tables = joins([*wanted.columns, *columns])
-        [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
-        with self._clause(wanted) as clause:
-            for start in range(0, last + 1, _EXPORTED_AT_ONCE):
-                query = (
-                    f"SELECT {shown} FROM {tables} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
-                    f"{self.without_removed} ORDER BY {Order(column=ROW).sql}"
-                )
-                yield from self._dicts(query, (start, start + _EXPORTED_AT_ONCE - 1, *clause.values))
+        clause = self._clause(wanted)
+        for start in range(0, self._num_rows, _ROWS_AT_ONCE):
+            query = (
+                f"SELECT {shown} FROM {tables} WHERE rows.row BETWEEN ? AND ? AND {clause.sql}"
+                f"{self.without_removed} ORDER BY {Order(column=ROW).sql}"
+            )
+            yield from self._dicts(query, (start, start + _ROWS_AT_ONCE - 1, *clause.values))
 
     def judge(self, row: int, judgement: str | None, correction: str | None) -> None:
         """Show a judgement from now on; None takes it back."""
@@ -205,14 +209,12 @@ class Corpus:
         """The condition that leaves out removed rows."""
         return " AND rows.row NOT IN (SELECT row FROM removed)" if self._has_removed else ""
 
-    @contextlib.contextmanager
-    def _clause(self, wanted: Filter) -> Iterator[Clause]:
-        """A filter in SQL, while the block runs; the rows that have its text are in a table of the search."""
+    def _clause(self, wanted: Filter) -> Clause:
+        """A filter in SQL."""
         if not wanted.text:
-            yield wanted.clause()
-            return
-        with self._searches.rows_of(wanted.text) as table:
-            yield wanted.clause(Clause(sql=f"rows.row IN (SELECT row FROM {table})"))
+            return wanted.clause()
+        [(lower,)] = self._fetch("SELECT lower(?)", (wanted.text,))  # as the texts were made lower
+        return wanted.clause(self._searches.clause(wanted.text, lower))
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa
@@ -226,17 +228,24 @@ class Corpus:
         self._connection.unregister("student_texts")
 
     def _fetch(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._asked(query, values) as cursor:
-            return cursor.fetchall()
+        with self._cursor() as cursor:
+            return cursor.execute(query, list(values)).fetchall()
+
+    def _numbers(self, query: str, values: Sequence[object]) -> Iterator[NDArray[np.integer]]:
+        """The only column of a query, in pieces."""
+        with self._cursor() as cursor:
+            for batch in cursor.sql(query, params=list(values)).to_arrow_reader(_ROWS_AT_ONCE):
+                yield batch.column(0).to_numpy()
 
     def _dicts(self, query: str, values: Sequence[object]) -> Iterator[Row]:
-        with self._asked(query, values) as cursor:
+        with self._cursor() as cursor:
+            rows = cursor.execute(query, list(values)).fetchall()
             names = [column[0] for column in cursor.description or ()]
-            yield from (dict(zip(names, row, strict=True)) for row in cursor.fetchall())
+        yield from (dict(zip(names, row, strict=True)) for row in rows)
 
     @contextlib.contextmanager
-    def _asked(self, query: str, values: Sequence[object]) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor that has run a query; RequestError where it takes too long, or the file is damaged."""
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor for one query; RequestError where that takes too long, or the file is damaged."""
         import duckdb
 
         start_s = time.monotonic()
@@ -245,7 +254,6 @@ class Corpus:
         timer.daemon = True
         timer.start()
         try:
-            cursor.execute(query, list(values))
             yield cursor
         except duckdb.InterruptException:
             waited_s = time.monotonic() - start_s

@@ -27,10 +27,9 @@ _UTTERANCE = (
     *("id", "recording_id", "uri", "channel", "start_ms", "end_ms", "gain_db"),
     *("split", "language", "speaker", "dialect", "dataset", "text"),
 )
-_READ: dict[Role, tuple[str, ...] | None] = {
+_READ: dict[Role, tuple[str, ...]] = {
     "utterances": _UTTERANCE,
     "labels": ("utterance_id", "text", "language", "mean_logprob", "finish", "error"),
-    "scores": None,
     "verdicts": ("utterance_id", "kept", "reason"),
     "shards": ("id", "tar", "offset", "num_bytes", "format", "cut_from"),
 }
@@ -39,7 +38,7 @@ OF_SCORES = (
     ("errors / nullif(reference_words, 0)", "wer"),
 )
 """Columns that follow from those of scores."""
-_NOT_OF_SCORES = ("utterance_id", "split", "duration_ms", "mean_logprob")
+_NOT_OF_SCORES = ("split", "duration_ms", "mean_logprob")
 """Columns of scores that other tables have."""
 
 
@@ -123,7 +122,7 @@ def read(work: Store, source: TableSource, keys: Sequence[str]) -> Iterator[pa.T
     import pyarrow as pa
 
     start = 0
-    for key, part in zip(keys, tables.columns(work, keys, source.kind, _READ[source.role]), strict=True):
+    for key, part in zip(keys, tables.columns(work, keys, source.kind, _names(source)), strict=True):
         if source.role == "utterances":
             yield part.append_column("row", pa.array(np.arange(start, start + len(part))))
             start += len(part)
@@ -137,13 +136,20 @@ def schema(source: TableSource) -> pa.Schema:
     """The columns that `read` gives."""
     import pyarrow as pa
 
-    names = _READ[source.role]
-    fields = [field for field in tables.schema(source.kind) if names is None or field.name in names]
+    names = _names(source)
+    fields = [field for field in tables.schema(source.kind) if field.name in names]
     if source.role == "utterances":
         fields.append(pa.field("row", pa.int64()))
     if source.role == "shards":
         fields.append(pa.field("own_tar", pa.string()))
     return pa.schema(fields)
+
+
+def _names(source: TableSource) -> Sequence[str]:
+    """The columns that are read of a table."""
+    if source.role == "scores":
+        return [name for name in tables.schema(source.kind).names if name not in _NOT_OF_SCORES]
+    return _READ[source.role]
 
 
 def id_names(source: TableSource) -> tuple[str, ...]:
@@ -218,7 +224,7 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
             if pa.types.is_floating(field.type)
             else (of(field.name), f'"{field.name}"')
             for field in tables.schema(source.kind)
-            if field.name not in _NOT_OF_SCORES
+            if field.name not in (*_NOT_OF_SCORES, "utterance_id")
         ),
     ]
 

@@ -3,7 +3,7 @@
 A text without a space is part of a row's texts just where it is part of one of their words. So a search looks through
 the vocabulary, which is small, and reads the rows of the words that it finds. Of a text of several words the first is
 the end of a word, the last the beginning of one, and the rows that have all of them are compared with it. What most
-rows have, such as a letter, is looked for in the texts themselves.
+rows have several times, such as a letter, is looked for in the texts themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-Ask = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
+Numbers = Callable[[str, Sequence[object]], Iterator[NDArray[np.integer]]]
+"""The only column of a query, in pieces; the attached file is `corpus`."""
+HAS_BIT = "get_bit(?::BLOB::BIT, rows.row::INTEGER) = 1"
+"""The condition that a row has its bit in a value; a bit for each row number, the first of a byte the highest."""
 _BLOCKS_AHEAD = 1
 """Ranges of rows whose words wait in memory."""
-_RARE = 0.25
-"""Share of the rows below which reading the rows of words is faster than reading all texts."""
+_RARE = 4
+"""Rows of words, to all rows, below which reading them is faster than reading all texts."""
 
 
 @contextlib.contextmanager
@@ -38,8 +41,7 @@ def creating(file: duckdb.DuckDBPyConnection) -> Iterator[Callable[[int, int], N
     by one thread and written by another.
     """
     run(file, "CREATE TABLE words (word VARCHAR, number INTEGER)")
-    run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
-    run(file, "CREATE TABLE counts (number INTEGER, num INTEGER)")
+    run(file, "CREATE TABLE postings (number INTEGER, num INTEGER, rows INTEGER[])")
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(1) as writers:
         reader, writer = file.cursor(), file.cursor()
@@ -90,42 +92,53 @@ def _write(file: duckdb.DuckDBPyConnection, read: _Words) -> None:
     numbers = file.execute("SELECT number FROM vocabulary JOIN words USING (word) ORDER BY code").fetchnumpy()["number"]
     file.unregister("vocabulary")
     pair_P = np.asarray(numbers, np.int64)[read.code_P] << 32 | read.row_P
-    pair_P.sort()  # by the words: a search skips the blocks of others. `numpy.unique` hashes, for 20 times as long
+    pair_P.sort(kind="stable")  # rows ascend already. `numpy.unique` hashes, for 20 times as long
     pair_P = pair_P[np.append(np.diff(pair_P) != 0, True)] if len(pair_P) else pair_P
-    file.register("pairs", pa.table({"number": (pair_P >> 32).astype(np.int32), "row": pair_P.astype(np.int32)}))
-    run(file, "INSERT INTO postings SELECT number, row FROM pairs")
-    run(file, "INSERT INTO counts SELECT number, count(*) FROM pairs GROUP BY number")
+    number_P = (pair_P >> 32).astype(np.int32)
+    start_W = np.flatnonzero(np.append(True, np.diff(number_P) != 0)) if len(number_P) else np.zeros(0, np.int64)
+    bound_W = np.append(start_W, len(number_P)).astype(np.int32)
+    rows = pa.ListArray.from_arrays(bound_W, pair_P.astype(np.int32))
+    file.register("pairs", pa.table({"number": number_P[start_W], "num": np.diff(bound_W), "rows": rows}))
+    run(file, "INSERT INTO postings SELECT number, num, rows FROM pairs")
     file.unregister("pairs")
 
 
-def matches(ask: Ask, text: str, num_rows: int) -> tuple[str, Sequence[object]]:
-    """The query for the rows of which a text has this one, in lower case, as a part; some may come twice.
-
-    The tables are those of the attached file `corpus`, which `ask` knows.
-    """
+def rows_with(numbers: Numbers, text: str, num_rows: int) -> NDArray[np.bool_]:
+    """Which rows have a text, in lower case, as a part of theirs; row numbers are below `num_rows`."""
     words = text.replace("\n", " ").split(" ")
     if len(words) == 1:
         conditions = [("contains(word, ?)", text)]
     else:
         inner = [("word = ?", word) for word in words[1:-1] if word]
         conditions = [("suffix(word, ?)", words[0]), *inner, ("prefix(word, ?)", words[-1])]
-    rare = [(condition, word) for condition, word in conditions if _num_rows(ask, condition, word) < _RARE * num_rows]
+    rare = [(sql, word) for sql, word in conditions if _num_postings(numbers, sql, word) < _RARE * num_rows]
     if not rare:
-        return "SELECT row FROM corpus.rows WHERE contains(search, ?)", (text,)
-    rows = " INTERSECT ".join(f"SELECT row FROM corpus.postings WHERE {_has(condition)}" for condition, _ in rare)
+        return _among(num_rows, numbers("SELECT row FROM corpus.rows WHERE contains(search, ?)", (text,)))
+    has_N = np.ones(num_rows, np.bool_)
+    for sql, word in rare:
+        has_N &= _among(num_rows, numbers(f"SELECT unnest(rows) FROM corpus.postings WHERE {_has(sql)}", (word,)))
     if len(words) == 1:
-        return rows, (text,)
-    query = (  # the text is a column, so that only these rows are compared with it
-        f"SELECT rows.row FROM (SELECT row, ? AS text FROM ({rows})) AS candidates JOIN corpus.rows AS rows USING (row)"
-        " WHERE contains(rows.search, candidates.text)"
-    )
-    return query, (text, *(word for _, word in rare))
+        return has_N
+    compared = f"CASE WHEN {HAS_BIT} THEN contains(search, ?) ELSE false END"  # only these rows are compared
+    return _among(num_rows, numbers(f"SELECT row FROM corpus.rows AS rows WHERE {compared}", (bits(has_N), text)))
 
 
-def _num_rows(ask: Ask, condition: str, word: str) -> int:
+def bits(has_N: NDArray[np.bool_]) -> bytes:
+    """The value of `HAS_BIT`."""
+    return np.packbits(has_N).tobytes() or b"\0"  # no value of the type has no bit
+
+
+def _among(num_rows: int, pieces: Iterator[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    has_N = np.zeros(num_rows, np.bool_)
+    for row_K in pieces:
+        has_N[row_K] = True
+    return has_N
+
+
+def _num_postings(numbers: Numbers, condition: str, word: str) -> int:
     """How many rows have the words of a condition, those with several of them counted for each."""
-    [(num,)] = ask(f"SELECT coalesce(sum(num), 0) FROM corpus.counts WHERE {_has(condition)}", (word,))
-    return int(num)
+    query = f"SELECT coalesce(sum(num), 0)::BIGINT FROM corpus.postings WHERE {_has(condition)}"
+    return sum(int(num) for piece in numbers(query, (word,)) for num in piece)
 
 
 def _has(condition: str) -> str:
@@ -150,5 +163,5 @@ def _words(texts: pa.Table) -> tuple[pa.Array, NDArray[np.int64]]:
     begins_T[: offset_N[0]] = False
     bound_P = np.flatnonzero(begins_T)
     row_N = texts["row"].to_numpy().astype(np.int64)
-    row_P = row_N[offset_N.searchsorted(bound_P[:-1], side="right") - 1]
+    row_P = np.repeat(row_N, np.diff(bound_P.searchsorted(offset_N)))
     return pa.LargeStringArray.from_buffers(len(row_P), pa.py_buffer(bound_P.astype(np.int64)), data), row_P

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from voxstill.core import scratch
+from voxstill.core import config, scratch
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config, Plan
 from voxstill.core.errors import ConfigError, DataError, first_line
@@ -105,12 +105,14 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
     source = _source(where, cfg, pretrain)
     if isinstance(source, _Shards):
         ranks = ranks or cfg.train.devices
-        made, notes, hours = _of_shards(source, parallel.with_batches(ranks, cfg), epoch, pretrain)
+        on_ranks = parallel.with_batches(ranks, cfg)
+        options = _with_window(on_ranks.plan)
+        made, notes, hours = _of_shards(source, on_ranks.model_copy(update={"plan": options}), epoch, pretrain)
     else:
         ranks = ranks or 1
         is_set = "batches_per_step" in cfg.plan.model_fields_set
         batches_per_step = cfg.plan.batches_per_step if is_set else math.lcm(SLOTS, ranks)
-        options = cfg.plan.model_copy(update={"batches_per_step": batches_per_step})
+        options = _with_window(cfg.plan.model_copy(update={"batches_per_step": batches_per_step}))
         made, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
     made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
     statistics: dict[str, Any] = {**made.statistics(ranks)}
@@ -124,6 +126,10 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
         hours_by_dataset=hours if len(hours) > 1 else None,
         plan=made,
     )
+
+
+def _with_window(options: Plan) -> Plan:
+    return options.model_copy(update={"window": config.default_window(options)})
 
 
 def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:

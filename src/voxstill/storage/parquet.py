@@ -46,6 +46,7 @@ def encode(table: pa.Table) -> bytes:
         writer.add_key_value_metadata({_MARK: "1", _SUM: _NO_SUM})
     data = sink.getvalue()
     place = _place(data)
+    assert place is not None
     return b"".join((data[:place], b"%08x" % zlib.crc32(data), data[place + len(_NO_SUM) :]))
 
 
@@ -64,9 +65,9 @@ def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
 
 def checksum(data: bytes) -> int | None:
     """The checksum that stands in a file, or in the end of one; None in files of version 0.1."""
-    if _SUM.encode() not in data:
-        return None
     place = _place(data)
+    if place is None:
+        return None
     return int(data[place : place + len(_NO_SUM)], 16)
 
 
@@ -100,16 +101,18 @@ def _refused(where: str, what: str, why: str) -> DataError:
     return DataError(f"`{where}` is not a {what}", why=why, fix=fix)
 
 
-def _place(data: bytes) -> int:
-    """Where the checksum stands: behind its key, the header of a field and its length (Thrift's compact protocol)."""
-    return data.rindex(_SUM.encode()) + len(_SUM) + 2
+def _place(data: bytes) -> int | None:
+    """Where the checksum stands: behind its key, the header of a field and its length (Thrift's compact protocol); None
+    where there is none."""
+    start = data.rfind(_SUM.encode())  # from the end, where the footer is
+    return start + len(_SUM) + 2 if start >= 0 else None
 
 
 def _is_whole(data: bytes) -> bool:
     """Whether a file has the checksum in it, or none."""
-    if _SUM.encode() not in data:
-        return _MARK.encode() not in data
     place = _place(data)
+    if place is None:
+        return _MARK.encode() not in data
     end = place + len(_NO_SUM)
     counted = zlib.crc32(data[end:], zlib.crc32(_NO_SUM.encode(), zlib.crc32(data[:place])))
     return data[place:end] == b"%08x" % counted

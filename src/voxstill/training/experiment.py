@@ -207,25 +207,30 @@ def with_defaults(
     *,
     is_pretraining: bool,
 ) -> Config:
-    """The configuration with what `student.normalization` and `train.optimizer` are, where they are not set.
+    """The configuration with what `student.normalization`, `train.optimizer` and `plan.window` are, where they are not
+    set.
 
-    A new recogniser has `level`, or `none` where it streams, and `muon`. An experiment keeps its own: `run`, which goes
-    on, and the one of these settings from before there was a choice.
+    A new recogniser has `level`, or `none` where it streams, and `muon`; the window is `config.default_window`. An
+    experiment keeps its own: `run`, which goes on, and the one of these settings from before there was a choice.
     """
     is_new = cfg.student.checkpoint is None and cfg.student.task == "recognition"
     normalizations: Sequence[Normalization | None] = ["level", "utterance"] if is_new else [None]
     if is_new and cfg.student.streaming:
         normalizations = ["none"]
     optimizers: Sequence[Optimizer] = ["muon", "adamw"] if is_new and not is_pretraining else ["adamw"]
+    windows: Sequence[int] = list(dict.fromkeys([config.default_window(cfg.plan), cfg.plan.window]))
     if run is not None:
         kept = config.load_snapshot(str(run.config)) if run.config.is_file() else None
         normalizations = [kept.student.normalization or normalizations[0]] if kept and is_new else normalizations[:1]
         optimizers = [kept.train.optimizer or "adamw"] if kept else optimizers[:1]
+        windows = [kept.plan.window] if kept else windows[:1]
     if cfg.student.normalization is not None:
         normalizations = [cfg.student.normalization]
     if cfg.train.optimizer is not None:
         optimizers = [cfg.train.optimizer]
-    choices = [config.with_choices(cfg, *choice) for choice in itertools.product(normalizations, optimizers)]
+    if "window" in cfg.plan.model_fields_set:
+        windows = [cfg.plan.window]
+    choices = [config.with_choices(cfg, *choice) for choice in itertools.product(normalizations, optimizers, windows)]
     version = _version_of(cfg, shards)
     for one in choices if len(choices) > 1 else ():
         same = _same_experiment(one, shards, settings_of(one), version)

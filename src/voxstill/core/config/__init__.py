@@ -18,7 +18,7 @@ from voxstill.core.config.loading import (
     template,
     tree,
 )
-from voxstill.core.config.root import Config, with_choices
+from voxstill.core.config.root import Config, default_window, with_choices
 from voxstill.core.config.section import Section, differences, first_defaults, former_names, identity, is_pace, option
 from voxstill.core.config.serve import Serve
 from voxstill.core.config.teacher import TEACHER_PRESETS, Teacher
@@ -72,6 +72,7 @@ __all__ = [
     "TrainingCorpus",
     "changed",
     "current_name",
+    "default_window",
     "differences",
     "dump",
     "first_defaults",

@@ -39,6 +39,8 @@ from voxstill.core.errors import ConfigError
 
 _LEVEL_GAIN_DB = 12.0
 """`augment.gain_db` where it is not set, with a `student.normalization` that leaves differences in level."""
+_WINDOW = 2_048
+"""Utterances of a window for each batch of a step: the batches of a step then are of nearly the same length."""
 
 _NO_STREAM = {
     "kind": "a streaming student is an RNN-T, which writes a token when it hears it",
@@ -200,16 +202,22 @@ class Config(Section):
         return self
 
 
-def with_choices(config: Config, normalization: Normalization | None, optimizer: Optimizer) -> Config:
-    """The configuration with this `student.normalization` and `train.optimizer`, and with what `augment.gain_db` is by
-    default beside them."""
+def default_window(plan: Plan) -> int:
+    """What `plan.window` is in a new experiment: what is set, or enough for the batches of a step."""
+    return plan.window if "window" in plan.model_fields_set else max(plan.window, _WINDOW * plan.batches_per_step)
+
+
+def with_choices(config: Config, normalization: Normalization | None, optimizer: Optimizer, window: int) -> Config:
+    """The configuration with this `student.normalization`, `train.optimizer` and `plan.window`, and with what
+    `augment.gain_db` is by default beside them."""
     student = config.student.model_copy(update={"normalization": normalization})
     train = config.train.model_copy(update={"optimizer": optimizer})
     augment = config.augment
     is_new = student.checkpoint is None and student.task == "recognition"
     if is_new and normalization in ("level", "none") and "gain_db" not in augment.model_fields_set:
         augment = augment.model_copy(update={"gain_db": _LEVEL_GAIN_DB})
-    return config.model_copy(update={"student": student, "train": train, "augment": augment})
+    plan = config.plan.model_copy(update={"window": window})
+    return config.model_copy(update={"student": student, "train": train, "augment": augment, "plan": plan})
 
 
 def _set_options(section: object) -> Mapping[str, object] | None:

@@ -115,7 +115,8 @@ class Plan(Section):
     """Batches in one step, shared out between the ranks, whose number must divide it. Not set, one for each of
     `train.devices`; set, trainings on other numbers of devices are the same training."""
     window: int = option(65_536, unit="utterances", ge=1)
-    """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time."""
+    """Utterances shuffled and sorted by length together: larger pads less, smaller reads less at a time. Not set, 2,048
+    for each batch of a step in a new experiment, where that is more."""
     layout: Literal["local", "remote"] = option("local")
     """`local` shuffles everything; `remote` fills a window from a few shards after another, for buckets."""
     weights: dict[str, float] = option({}, unit="share")
