@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -72,7 +73,7 @@ def main() -> None:
     if args.profile:
         figures |= profile(args)
         output.write_text(json.dumps(figures, indent=1) + "\n")
-        print(json.dumps({name: figures[name] for name in ("seconds_of", "products")}, indent=1))
+        print(json.dumps({name: figures[name] for name in ("parts", "seconds_of", "products")}, indent=1))
         return
     figures |= {
         "right": right(),
@@ -201,6 +202,7 @@ def audio(args: argparse.Namespace) -> Batch:
 def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     """A whole step of each, from samples in memory to new weights."""
     import torch
+    from torch.profiler import record_function
 
     from voxstill.core.config import Train
     from voxstill.training import optim
@@ -215,12 +217,20 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
     peer_optimizer = torch.optim.AdamW(list(peer.parameters()), lr=5e-5, betas=(0.9, 0.999), eps=1e-8)
     inputs_BT, _ = task.frontend.extract(batch.audio_BT, batch.audio_len_B)
 
+    if args.profile:
+        name_parts(model)
+
     def our_step() -> None:
-        loss = task.loss(model, task.prepare(batch, 0.0, generator), StepContext(0.0, hidden, hidden))
-        loss.value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        with record_function("part: masks and negatives"):
+            model_input = task.prepare(batch, 0.0, generator)
+        with record_function("part: forward pass and loss"):
+            loss = task.loss(model, model_input, StepContext(0.0, hidden, hidden))
+        with record_function("part: backward pass"):
+            loss.value.backward()  # type: ignore[no-untyped-call]
+        with record_function("part: clipping and optimizer"):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def their_step() -> None:
         mask_BF, negative_BFK = collated(peer, len(inputs_BT), inputs_BT.shape[1], inputs_BT.device)
@@ -232,6 +242,26 @@ def steps(args: argparse.Namespace) -> dict[str, Callable[[], None]]:
         peer_optimizer.zero_grad()
 
     return {"theirs": their_step, "ours": our_step}
+
+
+def name_parts(model: PreTrainedModel) -> None:
+    """Let a profile know what the forward passes of the parts of a wav2vec 2.0 take."""
+    from torch.profiler import record_function
+
+    parts = [
+        ("feature encoder", model.wav2vec2.feature_extractor),
+        ("projection of the features", model.wav2vec2.feature_projection),
+        ("positional convolution", model.wav2vec2.encoder.pos_conv_embed),
+        *(("layers", layer) for layer in model.wav2vec2.encoder.layers),
+    ]
+    for name, part in parts:
+        ranges: list[Any] = []
+        part.register_forward_pre_hook(lambda *_, name=name, ranges=ranges: begin(ranges, f"part: forward, {name}"))
+        part.register_forward_hook(lambda *_, ranges=ranges: ranges.pop().__exit__(None, None, None))
+
+    def begin(ranges: list[Any], name: str) -> None:
+        ranges.append(record_function(name))
+        ranges[-1].__enter__()
 
 
 KINDS = {
@@ -248,41 +278,61 @@ KINDS = {
 
 
 def profile(args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of one step of ours by kind of operation; GFLOP/s of its matrix products, and of one large product."""
+    """Seconds of one step of ours by part and by kind of operation; the speed of its products beside large ones."""
     import torch
     from torch.profiler import ProfilerActivity
 
-    step = steps(args)["ours"]
+    step, peak = steps(args)["ours"], large_product_flops()
     step()
-    with torch.profiler.profile(activities=[ProfilerActivity.CPU], with_flops=True) as profiler:
+    with torch.profiler.profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         step()
+    events = profiler.key_averages(group_by_input_shape=True)
     seconds_of = dict.fromkeys([*KINDS, "elementwise and others"], 0.0)
-    flops = product_s = 0.0
-    for event in profiler.key_averages():
+    flops = 0.0
+    for event in events:
+        if event.key.startswith("part: "):
+            continue
         name = event.key.removesuffix("_backward").replace("_for_cpu", "")
         kind = next((kind for kind, names in KINDS.items() if name in {n.replace("_for_cpu", "") for n in names}), None)
         seconds_of[kind or "elementwise and others"] += event.self_cpu_time_total / 1e6
         if kind == "products of matrices":
-            flops, product_s = flops + event.flops, product_s + event.self_cpu_time_total / 1e6
-    one = torch.randn(2048, 2048)
-    took = []
-    for _ in range(10):
-        start_s = time.process_time()
-        _ = one @ one
-        took.append(time.process_time() - start_s)
-    peak = 2 * 2048**3 / min(took)
+            flops += event.count * product_flops(event.input_shapes)
+    product_s = seconds_of["products of matrices"]
+    by_name = {event.key: event for event in profiler.key_averages()}
+    parts_s = {key: event.cpu_time_total / 1e6 for key, event in by_name.items() if key.startswith("part: ")}
     return {
         "seconds_of": seconds_of,
+        "parts": {key.removeprefix("part: "): seconds for key, seconds in parts_s.items()},
         "products": {
+            "share_of_the_step": product_s / sum(seconds_of.values()),
             "gflops": flops / product_s / 1e9,
             "peak_gflops": peak / 1e9,
             "share_of_peak": flops / product_s / peak,
         },
         "operations": {
             event.key: event.self_cpu_time_total / 1e6
-            for event in sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)[:30]
+            for event in sorted(by_name.values(), key=lambda event: -event.self_cpu_time_total)[:30]
         },
     }
+
+
+def product_flops(shapes: list[list[int]]) -> float:
+    """Multiplications and additions of a product of matrices, whose shapes are the last two of an operation."""
+    *_, left, right = [shape for shape in shapes if len(shape) >= 2]
+    return 2.0 * math.prod(left) * right[-1]
+
+
+def large_product_flops() -> float:
+    """Operations a second of a product of two large matrices, the best of ten."""
+    import torch
+
+    matrix_NN = torch.randn(2048, 2048)
+    took_s = []
+    for _ in range(10):
+        start_s = time.process_time()
+        _ = matrix_NN @ matrix_NN
+        took_s.append(time.process_time() - start_s)
+    return 2 * 2048**3 / min(took_s)
 
 
 def heads(args: argparse.Namespace) -> dict[str, Callable[[], None]]:

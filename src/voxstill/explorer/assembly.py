@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _ROW_GROUP = 122_880
 """Rows that one thread of the database inserts at once."""
-_INSERTED_AT_ONCE = 2 * _ROW_GROUP
-BLOCK_ROWS = 2 * _INSERTED_AT_ONCE
-"""Utterances of which the columns of all tables are in memory at once, where there are more than `HELD_ROWS`."""
+BLOCK_ROWS = 2 * _ROW_GROUP
+"""Utterances that are inserted together; of so many the columns of all tables are in memory at once, where there are
+more than `HELD_ROWS`."""
 HELD_ROWS = 1_000_000
 """So few utterances are read once and as a whole: to open a part takes as long as to read it."""
 
@@ -219,16 +219,14 @@ def _insert(
     import pyarrow as pa
 
     query = _query(sources)
-    for start in range(0, max(len(block), 1), _INSERTED_AT_ONCE):
-        piece = block.slice(start, _INSERTED_AT_ONCE)
-        batches = piece.combine_chunks().to_batches(max_chunksize=_ROW_GROUP)
-        file.register("block", pa.Table.from_batches(batches, piece.schema))
-        run(file, f"CREATE TABLE IF NOT EXISTS rows ({', '.join(_definitions(file, sources, query))})")
-        run(file, f"INSERT INTO rows {query}")
-        file.unregister("block")
-        if len(piece):
-            row_N = piece[f"{sources.tables[0].staged}.row"]
-            inserted(row_N[0].as_py(), row_N[-1].as_py() + 1)
+    batches = block.combine_chunks().to_batches(max_chunksize=_ROW_GROUP)
+    file.register("block", pa.Table.from_batches(batches, block.schema))
+    run(file, f"CREATE TABLE IF NOT EXISTS rows ({', '.join(_definitions(file, sources, query))})")
+    run(file, f"INSERT INTO rows {query}")
+    file.unregister("block")
+    if len(block):
+        row_N = block[f"{sources.tables[0].staged}.row"]
+        inserted(row_N[0].as_py(), row_N[-1].as_py() + 1)
 
 
 def _query(sources: Sources) -> str:
