@@ -156,13 +156,14 @@ def num_objects(line: Line, half: str) -> Mapping[str, int]:
     """The parts and tars of one half, and how many docs/scale.md reckons with."""
     own = scale_corpus.num_in(half, line.num)
     parts = -(-own // CHUNK)
+    mixture = -(-line.num // SHARD) if half == HALVES[0] else 0  # the training writes one into its first work folder
     prefix = f"line/work-{half}/"
     names = ("recordings", "utterances", "labels", "scores", "verdicts", "shards")
     of = {name: line.bucket.num_objects(f"{prefix}{name}/") for name in names}
     return {
         **of,
         "all": line.bucket.num_objects(prefix),
-        "reckoned": 3 * parts + -(-parts // 16) + -(-own // VERDICTS) + 2 * -(-own // SHARD),
+        "reckoned": 3 * parts + -(-parts // 16) + -(-own // VERDICTS) + 2 * -(-own // SHARD) + mixture,
     }
 
 
