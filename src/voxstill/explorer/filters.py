@@ -28,7 +28,7 @@ class Clause:
     """A condition in SQL with the values of its parameters."""
 
     sql: str
-    values: tuple[Value | bytes, ...] = ()
+    values: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

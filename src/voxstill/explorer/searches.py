@@ -1,4 +1,4 @@
-"""The rows of searched texts, a bit for each: a page asks for its rows, counts and histograms of one search."""
+"""The rows of searched texts: a page asks for its rows, counts and histograms of one search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from voxstill.explorer import word_index
 from voxstill.explorer.filters import Clause
 
 KEPT = 8
-"""The last searches whose bits stay."""
+"""The last searches that are known."""
 
 
 class Searches:
@@ -17,19 +17,19 @@ class Searches:
     def __init__(self, numbers: word_index.Numbers, num_rows: int) -> None:
         self._numbers, self._num_rows = numbers, num_rows
         self._lock = threading.Lock()
-        self._bits_of: dict[str, bytes] = {}
+        self._clause_of: dict[str, Clause] = {}
 
     def clause(self, text: str, lower: str) -> Clause:
         """The condition that a row has a text, which is there in lower case, too, or has it as its id."""
         with self._lock:  # of several questions about one text the first looks for it
-            bits = self._bits_of.pop(text, None) or self._bits(text, lower)
-            self._bits_of[text] = bits  # the latest comes last
-            for oldest in list(self._bits_of)[:-KEPT]:
-                del self._bits_of[oldest]
-        return Clause(sql=word_index.HAS_BIT, values=(bits,))
+            clause = self._clause_of.pop(text, None) or self._search(text, lower)
+            self._clause_of[text] = clause  # the latest comes last
+            for oldest in list(self._clause_of)[:-KEPT]:
+                del self._clause_of[oldest]
+        return clause
 
-    def _bits(self, text: str, lower: str) -> bytes:
+    def _search(self, text: str, lower: str) -> Clause:
         has_N = word_index.rows_with(self._numbers, lower, self._num_rows)
         for row_K in self._numbers("SELECT row FROM corpus.rows WHERE id = ?", (text,)):
             has_N[row_K] = True
-        return word_index.bits(has_N)
+        return word_index.clause(has_N)

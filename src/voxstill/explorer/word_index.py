@@ -1,4 +1,4 @@
-"""An inverted index of the searched texts: which rows have a word, in two tables of the joined file.
+"""An inverted index of the searched texts: which rows have a word, in tables of the joined file.
 
 A text without a space is part of a row's texts just where it is part of one of their words. So a search looks through
 the vocabulary, which is small, and reads the rows of the words that it finds. Of a text of several words the first is
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.explorer.filters import Clause
 from voxstill.explorer.staging import run
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 Numbers = Callable[[str, Sequence[object]], Iterator[NDArray[np.integer]]]
 """The only column of a query, in pieces; the attached file is `corpus`."""
-HAS_BIT = "get_bit(?::BLOB::BIT, rows.row::INTEGER) = 1"
+_HAS_BIT = "get_bit(?::BLOB::BIT, rows.row::INTEGER) = 1"
 """The condition that a row has its bit in a value; a bit for each row number, the first of a byte the highest."""
+_FEW = 1 / 300
+"""Share of the rows up to which a list of them is faster: the blocks of others are skipped."""
 _BLOCKS_AHEAD = 1
 """Ranges of rows whose words wait in memory."""
-_RARE = 4
+_RARE = 2
 """Rows of words, to all rows, below which reading them is faster than reading all texts."""
 
 
@@ -41,7 +44,8 @@ def creating(file: duckdb.DuckDBPyConnection) -> Iterator[Callable[[int, int], N
     by one thread and written by another.
     """
     run(file, "CREATE TABLE words (word VARCHAR, number INTEGER)")
-    run(file, "CREATE TABLE postings (number INTEGER, num INTEGER, rows INTEGER[])")
+    run(file, "CREATE TABLE postings (number INTEGER, row INTEGER)")
+    run(file, "CREATE TABLE counts (number INTEGER, num INTEGER)")
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(1) as readers, ThreadPoolExecutor(1) as writers:
         reader, writer = file.cursor(), file.cursor()
@@ -92,14 +96,12 @@ def _write(file: duckdb.DuckDBPyConnection, read: _Words) -> None:
     numbers = file.execute("SELECT number FROM vocabulary JOIN words USING (word) ORDER BY code").fetchnumpy()["number"]
     file.unregister("vocabulary")
     pair_P = np.asarray(numbers, np.int64)[read.code_P] << 32 | read.row_P
-    pair_P.sort(kind="stable")  # rows ascend already. `numpy.unique` hashes, for 20 times as long
+    # by the words: a search skips the blocks of others. `numpy.unique` hashes, for 20 times as long
+    pair_P.sort(kind="stable")
     pair_P = pair_P[np.append(np.diff(pair_P) != 0, True)] if len(pair_P) else pair_P
-    number_P = (pair_P >> 32).astype(np.int32)
-    start_W = np.flatnonzero(np.append(True, np.diff(number_P) != 0)) if len(number_P) else np.zeros(0, np.int64)
-    bound_W = np.append(start_W, len(number_P)).astype(np.int32)
-    rows = pa.ListArray.from_arrays(bound_W, pair_P.astype(np.int32))
-    file.register("pairs", pa.table({"number": number_P[start_W], "num": np.diff(bound_W), "rows": rows}))
-    run(file, "INSERT INTO postings SELECT number, num, rows FROM pairs")
+    file.register("pairs", pa.table({"number": (pair_P >> 32).astype(np.int32), "row": pair_P.astype(np.int32)}))
+    run(file, "INSERT INTO postings SELECT number, row FROM pairs")
+    run(file, "INSERT INTO counts SELECT number, count(*) FROM pairs GROUP BY number")
     file.unregister("pairs")
 
 
@@ -116,16 +118,33 @@ def rows_with(numbers: Numbers, text: str, num_rows: int) -> NDArray[np.bool_]:
         return _among(num_rows, numbers("SELECT row FROM corpus.rows WHERE contains(search, ?)", (text,)))
     has_N = np.ones(num_rows, np.bool_)
     for sql, word in rare:
-        has_N &= _among(num_rows, numbers(f"SELECT unnest(rows) FROM corpus.postings WHERE {_has(sql)}", (word,)))
+        has_N &= _among(num_rows, numbers(f"SELECT row FROM corpus.postings WHERE {_has(sql)}", (word,)))
     if len(words) == 1:
         return has_N
-    compared = f"CASE WHEN {HAS_BIT} THEN contains(search, ?) ELSE false END"  # only these rows are compared
-    return _among(num_rows, numbers(f"SELECT row FROM corpus.rows AS rows WHERE {compared}", (bits(has_N), text)))
+    return _among(num_rows, numbers(*_comparison(has_N, text)))
 
 
-def bits(has_N: NDArray[np.bool_]) -> bytes:
-    """The value of `HAS_BIT`."""
-    return np.packbits(has_N).tobytes() or b"\0"  # no value of the type has no bit
+def clause(has_N: NDArray[np.bool_]) -> Clause:
+    """The condition that a row is one of these, by their numbers."""
+    if _is_few(has_N):
+        return Clause(sql="rows.row IN (SELECT unnest(?::INTEGER[]))", values=(np.flatnonzero(has_N).tolist(),))
+    return Clause(sql=_HAS_BIT, values=(np.packbits(has_N).tobytes(),))
+
+
+def _comparison(has_N: NDArray[np.bool_], text: str) -> tuple[str, Sequence[object]]:
+    """The query for those of these rows that have a text; no others are compared with it."""
+    if _is_few(has_N):
+        query = (  # where the text is a parameter and no column, all rows are compared with it
+            "SELECT rows.row FROM (SELECT unnest(?::INTEGER[]) AS row, ? AS text) AS candidates"
+            " JOIN corpus.rows AS rows USING (row) WHERE contains(rows.search, candidates.text)"
+        )
+        return query, (np.flatnonzero(has_N).tolist(), text)
+    compared = f"CASE WHEN {_HAS_BIT} THEN contains(search, ?) ELSE false END"
+    return f"SELECT row FROM corpus.rows AS rows WHERE {compared}", (np.packbits(has_N).tobytes(), text)
+
+
+def _is_few(has_N: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(has_N) <= _FEW * len(has_N))
 
 
 def _among(num_rows: int, pieces: Iterator[NDArray[np.integer]]) -> NDArray[np.bool_]:
@@ -137,7 +156,7 @@ def _among(num_rows: int, pieces: Iterator[NDArray[np.integer]]) -> NDArray[np.b
 
 def _num_postings(numbers: Numbers, condition: str, word: str) -> int:
     """How many rows have the words of a condition, those with several of them counted for each."""
-    query = f"SELECT coalesce(sum(num), 0)::BIGINT FROM corpus.postings WHERE {_has(condition)}"
+    query = f"SELECT coalesce(sum(num), 0)::BIGINT FROM corpus.counts WHERE {_has(condition)}"
     return sum(int(num) for piece in numbers(query, (word,)) for num in piece)
 
 
