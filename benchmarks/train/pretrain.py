@@ -266,7 +266,7 @@ def name_parts(model: PreTrainedModel) -> None:
 
 KINDS = {
     "products of matrices": ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm"),
-    "convolutions": ("aten::mkldnn_convolution", "aten::convolution_backward", "aten::_slow_conv2d_forward"),
+    "convolutions": ("aten::mkldnn_convolution", "aten::convolution", "aten::_slow_conv2d_forward"),
     "attention": ("aten::_scaled_dot_product_flash_attention_for_cpu",),
     "norms": ("aten::native_layer_norm", "aten::native_group_norm"),
     "activations": ("aten::gelu", "aten::_softmax", "aten::_log_softmax"),
