@@ -8,7 +8,7 @@
     .venv-espnet/bin/pip install torch==2.13.0 transformers==5.23.0
     .venv-espnet/bin/pip install --no-deps espnet==202511 torchaudio==2.11.0
     .venv-espnet/bin/pip install asteroid_filterbanks==0.4.0 configargparse editdistance einops espnet_tts_frontend \
-        h5py humanfriendly hydra-core kaldiio librosa lightning nltk opt-einsum protobuf pypinyin scipy \
+        h5py humanfriendly hydra-core jamo==0.4.1 kaldiio librosa lightning nltk opt-einsum protobuf pypinyin scipy \
         sentencepiece==0.2.0 soundfile torch_complex typeguard
     rm .venv-*/lib/python*/site-packages/torchaudio/lib/*.so
     python benchmarks/train/peers.py --speechbrain .venv-speechbrain/bin/python --espnet .venv-espnet/bin/python
