@@ -21,6 +21,7 @@ import numpy as np
 import soundfile
 import torch
 from numpy.typing import NDArray
+from steps import OverError, StepListener
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -112,20 +113,6 @@ class Collate:
             "labels": torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=self.blank_id),
             "num_frames": int(mask_BF.sum()),
         }
-
-
-class StepListener:
-    """Callbacks of a training: before the batches of a step are read, and after."""
-
-    def before_batches(self) -> None:
-        """The step before is over. What it raises ends the training."""
-
-    def after_batch(self, audio_s: float, padded_s: float, waited_s: float) -> None:
-        """A batch was read: seconds of its audio, of its padded audio, and of waiting for it."""
-
-
-class OverError(Exception):
-    """The training is to end."""
 
 
 class Timed:

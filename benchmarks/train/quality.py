@@ -33,6 +33,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import cpu  # noqa: E402
 import hugging_face  # noqa: E402
 import torch  # noqa: E402
+from steps import OverError, StepListener  # noqa: E402
 
 from voxstill.audio import codec  # noqa: E402
 from voxstill.core import config, pcm  # noqa: E402
@@ -155,7 +156,7 @@ def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namesp
     """`transformers.Trainer` on the same labels from the same weights."""
     progress = clock(args.cpu_seconds)
 
-    class Listener(hugging_face.StepListener):
+    class Listener(StepListener):
         """Counts the steps, and ends when the time is up."""
 
         steps = -1
@@ -163,7 +164,7 @@ def train_peer(cfg: Config, labelled: Labelled, seed: int, args: argparse.Namesp
         def before_batches(self) -> None:
             self.steps += 1
             if progress() >= 1:
-                raise hugging_face.OverError
+                raise OverError
 
     def schedule() -> float:
         done = progress()

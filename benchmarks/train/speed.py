@@ -41,6 +41,8 @@ from speed_corpus import make
 if TYPE_CHECKING:
     from window import Window
 
+    from voxstill.core.config import Config
+
 HERE = Path(__file__).parent
 LR = 1e-3
 OURS, AUGMENTED = "voxstill", "voxstill, augmented"
@@ -244,9 +246,34 @@ def resident(line: str) -> int:
 
 def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Window) -> float:
     """`voxstill train` on the shards; operations for a second of padded audio."""
-    import hugging_face
+    from voxstill.core import config
 
-    from voxstill.core import config, pcm
+    settings = {
+        "student.size": args.size[0],
+        "student.units": json.loads((corpus / "corpus.json").read_text())["units"],
+        "plan.budget_ms": args.budget_s * 1000,
+        "train.threads": args.threads,
+        "train.loader_workers": args.workers,
+        "train.lr": LR,
+        "train.optimizer": "adamw",
+        **dict.fromkeys(("train.steps", "train.checkpoint_every", "train.validate_every"), FOREVER),
+        **dict.fromkeys(("train.warmup", "train.align_share", "train.ascending_share", "train.average_share"), 0.0),
+        "train.hold": 1.0,
+        "augment.spec_augment_start": 0.0,
+    }
+    overrides = [f"work={corpus}", *(f"{key}={value}" for key, value in settings.items())]
+    rows = train_observed(config.load(None, overrides + ([PLAIN] if name == OURS else []) + args.set, {}), window)
+    if not rows:  # so slow that not even one line was written
+        return 0.0
+    audio_s_per_s = rows[-1]["audio_seconds_per_second"] / (1 - rows[-1]["padding"])
+    return float(rows[-1]["tflops"] * 1e12 / audio_s_per_s)
+
+
+def train_observed(cfg: Config, window: Window) -> list[dict[str, Any]]:
+    """`voxstill train` on the shards `r` of the work folder until the window ends; the rows of its metrics."""
+    from steps import OverError
+
+    from voxstill.core import pcm
     from voxstill.core.records import Batch
     from voxstill.data.plan import EpochPlan
     from voxstill.storage.rundir import RunDir
@@ -275,31 +302,14 @@ def train_voxstill(name: str, corpus: Path, args: argparse.Namespace, window: Wi
                 yield model_inputs
 
     vars(recognition)["Corpus"] = ObservedCorpus
-    settings = {
-        "student.size": args.size[0],
-        "student.units": json.loads((corpus / "corpus.json").read_text())["units"],
-        "plan.budget_ms": args.budget_s * 1000,
-        "train.threads": args.threads,
-        "train.loader_workers": args.workers,
-        "train.lr": LR,
-        **dict.fromkeys(("train.steps", "train.checkpoint_every", "train.validate_every"), FOREVER),
-        **dict.fromkeys(("train.warmup", "train.align_share", "train.ascending_share", "train.average_share"), 0.0),
-        "train.hold": 1.0,
-        "augment.spec_augment_start": 0.0,
-    }
-    overrides = [f"work={corpus}", *(f"{key}={value}" for key, value in settings.items())]
-    cfg = config.load(None, overrides + ([PLAIN] if name == OURS else []) + args.set, {})
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(Path(folder))
         rank = functools.partial(train_rank, cfg=cfg, run=run, prefix="shards/r", build=recognition.build)
         try:
             parallel.fabric(cfg.train).launch(rank)
-        except hugging_face.OverError:
-            rows = [json.loads(line) for line in run.metrics.read_text().splitlines()] if run.metrics.exists() else []
-    if not rows:  # so slow that not even one line was written
-        return 0.0
-    audio_s_per_s = rows[-1]["audio_seconds_per_second"] / (1 - rows[-1]["padding"])
-    return float(rows[-1]["tflops"] * 1e12 / audio_s_per_s)
+        except OverError:
+            return [json.loads(line) for line in run.metrics.read_text().splitlines()] if run.metrics.exists() else []
+    raise AssertionError("the training ended by itself")
 
 
 def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Window) -> float:

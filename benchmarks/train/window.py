@@ -8,7 +8,7 @@ from typing import Any
 
 import cpu
 import torch
-from hugging_face import OverError, StepListener
+from steps import OverError, StepListener
 
 
 class Window(StepListener):
