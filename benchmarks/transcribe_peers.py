@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def main() -> None:
     parser.add_argument("experiment", nargs="?", metavar="EXP")
     parser.add_argument("--audio", type=Path, help="folder of short recordings of 16 kHz")
     parser.add_argument("--recordings", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the long recording")
+    parser.add_argument("--minutes", type=float, default=20.0, help="of the long recording")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--table", metavar="FILE", help="print the table of these figures and end")
     parser.add_argument("--output", default=str(HERE / "results/transcribe_peers.json"))
@@ -333,10 +334,12 @@ def run_sherpa(model: str, paths: Sequence[Path]) -> Texts:
 def speech_of(samples_T: np.ndarray) -> Iterator[np.ndarray]:
     """The stretches of speech that the VAD in sherpa-onnx finds."""
     import sherpa_onnx
-    import silero_vad
 
+    spec = find_spec("silero_vad")  # its import would load torch
+    assert spec is not None
+    assert spec.origin is not None
     config = sherpa_onnx.VadModelConfig(sample_rate=16_000, num_threads=1)
-    config.silero_vad.model = str(Path(silero_vad.__file__).parent / "data/silero_vad.onnx")
+    config.silero_vad.model = str(Path(spec.origin).parent / "data/silero_vad.onnx")
     config.silero_vad.max_speech_duration = WINDOW_S
     detector = sherpa_onnx.VoiceActivityDetector(config, buffer_size_in_seconds=2 * WINDOW_S)
     window = config.silero_vad.window_size
