@@ -90,7 +90,6 @@ class Recognizer:
 
         options = self.options
         torch.set_num_threads(options.threads)
-        world.reuse_freed_memory()
         if checkpoint_files.on_hub(options.model):
             folder = checkpoint_files.fetch(options.model, options.revision, _FILES)
         else:
@@ -116,6 +115,7 @@ class Recognizer:
 
         kind = students.KINDS.get(config.model_type, "seq2seq")
         if kind != "seq2seq":
+            world.reuse_freed_memory()  # of an encoder-decoder it would hold a third more memory, and save no time
             model = CtcModel if kind == "ctc" else FrameModel
             if config.model_type == students.STREAMING:
                 model = StreamingModel
