@@ -163,6 +163,17 @@ def test_an_option_more_of_a_teacher_labels_nothing_anew(tmp_path: Path, monkeyp
     assert recipes(cfg)["labels"] != before["labels"]
 
 
+def test_a_former_default_that_makes_the_same_changes_no_identity() -> None:
+    class Before(Section):
+        batch: int = option(30)
+
+    class Now(Section):
+        batch: int | None = option(None, also_default=(30,))
+
+    assert identity(Before()) == identity(Now()) == identity(Now(batch=30)) == {}
+    assert identity(Before(batch=20)) == identity(Now(batch=20)) == {"batch": 20}
+
+
 def test_another_name_for_an_option_changes_no_identity() -> None:
     before = create_model("Before", __base__=Section, warp=(int, option(3)))
     then = create_model("Then", __base__=Section, vtlp=(int, option(3, formerly=("warp",))))

@@ -123,14 +123,18 @@ def test_a_text_without_an_alignment_has_no_word_times(recognizer: Recognizer) -
     assert [(answer.logprob, answer.words) for answer in answers] == [(None, ())] * len(texts)
 
 
-@given(st.lists(st.integers(0, 400_000), max_size=30), st.integers(1000, 60_000))
-def test_batches_hold_every_usable_clip_once_within_the_budget(num_samples: list[int], batch_ms: int) -> None:
-    batches = batches_by_length(num_samples, batch_ms)
+@given(st.lists(st.integers(0, 400_000), max_size=30), st.integers(1000, 60_000), st.sampled_from([0, 480_000]))
+def test_batches_hold_every_usable_clip_once_within_the_budget(
+    num_samples: list[int], batch_ms: int, window: int
+) -> None:
+    batches = batches_by_length(num_samples, batch_ms, window)
     assert sorted(i for members in batches for i in members) == [i for i, n in enumerate(num_samples) if n >= 160]
     for members in batches:
         assert members
-        longest = max(num_samples[i] for i in members)
+        longest = max(window, *(num_samples[i] for i in members))
         assert len(members) == 1 or longest * len(members) <= batch_ms * 16
+    lengths = [num_samples[i] for members in batches for i in members]
+    assert lengths == sorted(lengths)
 
 
 ALONE = """

@@ -26,7 +26,7 @@ def of_utterances(
     none_FV = np.empty((0, len(recognizer.vocabulary.pieces)), np.float32)
     emissions = [none_FV] * len(samples)
     with Progress("tune", len(samples), "utterances") as bar:
-        for members in batches_by_length([len(samples_T) for samples_T in samples], recognizer.options.batch_ms):
+        for members in batches_by_length([len(samples_T) for samples_T in samples], recognizer.batch_ms):
             answers = recognizer.log_probs([samples[i] for i in members], blank_penalty)
             for i, log_probs_FV in zip(members, answers, strict=True):
                 emissions[i] = log_probs_FV
@@ -44,7 +44,7 @@ def log_probs(
     frame = pcm.ms_to_samples(recognizer.frame_ms)
     block, context = (max(ms // recognizer.frame_ms, 1) for ms in (block_ms, context_ms))  # in frames
     most = len(samples_T) // frame + 1
-    at_once = max(recognizer.options.batch_ms // (block_ms + 2 * context_ms), 1)
+    at_once = max(recognizer.batch_ms // (block_ms + 2 * context_ms), 1)
     starts = range(0, max(most - 1, 1), block)
     whole_FV: NDArray[np.float32] | None = None
     end = 0

@@ -92,20 +92,32 @@ class GenerateModel:
         if self.languages:
             prefix_BP[:, 1] = self._language_tokens(languages, encoded, prefix_BP[:, :1])
         torch.manual_seed(int(fingerprint(self._options.seed, *ids), 16))
-        # Whisper's own `generate` would copy every score to the CPU before it gives one away
-        output_BU = GenerationMixin.generate(
-            self.model, encoder_outputs=encoded, decoder_input_ids=prefix_BP, **mask, **self._generation_options()
-        )
-        logits_BUV = self.model(encoder_outputs=encoded, decoder_input_ids=output_BU[:, :-1], **mask).logits
-        start, end_id = len(self._prefix), self.model.generation_config.eos_token_id
-        written_BU = output_BU[:, start:]
-        logits_BUV = logits_BUV[:, start - 1 :].float()
-        logprob_BU = logits_BUV.gather(-1, written_BU[..., None])[..., 0] - logits_BUV.logsumexp(-1)
+        written_BU, logprob_BU = self._generate(prefix_BP, {"encoder_outputs": encoded, **mask})
+        end_id = self.model.generation_config.eos_token_id
         rows = zip(ids, written_BU.tolist(), logprob_BU.tolist(), prefix_BP.tolist(), strict=True)
         return [
             self._hypothesis(id_, tokens, logprobs, end_id, self._languages.get(prefix[1]) if len(prefix) > 1 else None)
             for id_, tokens, logprobs, prefix in rows
         ]
+
+    def _generate(self, prefix_BP: torch.Tensor, encoded: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the tokens behind the prefix (B, U) and their log-probabilities."""
+        options, start = self._generation_options(), prefix_BP.shape[1]
+        scores = _StepScores()
+        has_beams = (options.get("num_beams") or self.model.generation_config.num_beams or 1) > 1
+        step_hook = None if has_beams else self.model.register_forward_hook(scores.record, with_kwargs=True)
+        try:
+            # Whisper's own `generate` would copy every score to the CPU before it gives one away
+            output_BU = GenerationMixin.generate(self.model, decoder_input_ids=prefix_BP, **encoded, **options)
+        finally:
+            if step_hook is not None:
+                step_hook.remove()
+        written_BU = output_BU[:, start:]
+        if not has_beams:
+            return written_BU, scores.logprobs(written_BU)
+        # what a beam was in an earlier step is not known: all of its tokens are scored again
+        logits_BUV = self.model(decoder_input_ids=output_BU[:, :-1], **encoded).logits[:, start - 1 :].float()
+        return written_BU, logits_BUV.gather(-1, written_BU[..., None])[..., 0] - logits_BUV.logsumexp(-1)
 
     def _hypothesis(
         self,
@@ -180,6 +192,36 @@ class GenerateModel:
         known_L = torch.tensor(list(self._languages), device=self._device)
         logits_BV = self.model(encoder_outputs=encoded, decoder_input_ids=start_B1).logits[:, -1]
         return known_L[logits_BV[:, known_L].argmax(-1)]
+
+
+class _StepScores:
+    """The log-probabilities of the tokens that a `generate` without beams writes, from its own steps.
+
+    Nothing is computed twice, and no more than one step's logits are held.
+    """
+
+    def __init__(self) -> None:
+        self._logprobs: list[torch.Tensor] = []
+        self._logits_BV: torch.Tensor | None = None
+
+    def record(
+        self, _model: torch.nn.Module, _args: object, inputs: Mapping[str, Any], output: Mapping[str, torch.Tensor]
+    ) -> None:
+        """A forward hook of the model: its newest input is what was chosen by the logits of the step before."""
+        if self._logits_BV is not None:
+            self._score(inputs["decoder_input_ids"][:, -1:])
+        self._logits_BV = output["logits"][:, -1].float()
+
+    def logprobs(self, written_BU: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability (B, U) of each token written; the last was no input any more."""
+        num = written_BU.shape[1]
+        if len(self._logprobs) < num:
+            self._score(written_BU[:, -1:])
+        return torch.cat(self._logprobs[:num], 1)  # on a GPU a step or two may have been computed in vain
+
+    def _score(self, token_B1: torch.Tensor) -> None:
+        assert self._logits_BV is not None
+        self._logprobs.append(self._logits_BV.gather(1, token_B1) - self._logits_BV.logsumexp(1, keepdim=True))
 
 
 def _languages(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> dict[int, str]:

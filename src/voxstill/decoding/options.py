@@ -17,6 +17,14 @@ GENERATION = (
 )
 """Options that only an encoder-decoder has a use for, as `generate` calls them."""
 
+BATCH_MS = 30_000
+"""Of audio in a batch on a CPU, where a larger one is no faster."""
+WINDOWS_MS = 240_000
+"""On a CPU for a model that takes windows of 30 s and writes its texts token by token: the weights are read once for
+eight texts."""
+GPU_MS = 600_000
+"""On a GPU, which has to be kept busy."""
+
 
 class RecognizerOptions(Section):
     """Options of a recogniser, the same for a teacher, an aligner and a student."""
@@ -28,8 +36,8 @@ class RecognizerOptions(Section):
     """Branch, tag or commit of a name on the Hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
     """Numbers it computes with; `auto` takes bfloat16 on a GPU and float32 on a CPU."""
-    batch_ms: int = option(30_000, unit="ms", ge=1000)
-    """Most audio heard at once, padding included."""
+    batch_ms: int | None = option(BATCH_MS, unit="ms", ge=1000)
+    """Most audio heard at once, padding included; null takes what keeps the device busy."""
     language: str | None = option(None)
     """Language of the audio (`en`), for a Whisper that knows many; unset, it finds out for each clip."""
     max_new_tokens: int | None = option(None, unit="tokens", ge=1)

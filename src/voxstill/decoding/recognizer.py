@@ -21,12 +21,13 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Hypothesis
 from voxstill.decoding import checkpoint_files, exported
 from voxstill.decoding.loaded import LoadedCtc, LoadedModel, Samples, no_recognizer_error
-from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.options import BATCH_MS, GPU_MS, WINDOWS_MS, RecognizerOptions
 from voxstill.decoding.streams import LoadedStreaming, Stream
 from voxstill.decoding.word_times import AlignedText
 from voxstill.text.pieces import PieceVocabulary
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PretrainedConfig
 
 _FILES = ("*.json", "*.txt", "*.model", "*.py", "*.safetensors")
@@ -47,6 +48,7 @@ class Recognizer:
         if not checkpoint_files.on_hub(options.model) and self._exported is None:
             checkpoint_files.model_folder(options.model)
         self._loaded: LoadedModel | None = None
+        self._is_on_gpu = False
 
     @functools.cached_property
     def _exported(self) -> tuple[Path, str | None] | None:
@@ -88,7 +90,6 @@ class Recognizer:
 
         options = self.options
         torch.set_num_threads(options.threads)
-        world.reuse_freed_memory()
         if checkpoint_files.on_hub(options.model):
             folder = checkpoint_files.fetch(options.model, options.revision, _FILES)
         else:
@@ -105,19 +106,20 @@ class Recognizer:
                 why=f"it tells {task} apart",
                 fix="`voxstill evaluate` judges it; give a recogniser here",
             )
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return self._load(folder, config)
+        self._is_on_gpu = torch.cuda.is_available()
+        return self._load(folder, config, torch.device("cuda" if self._is_on_gpu else "cpu"))
 
-    def _load(self, folder: Path, config: PretrainedConfig) -> LoadedModel:
+    def _load(self, folder: Path, config: PretrainedConfig, device: torch.device) -> LoadedModel:
         from voxstill.decoding.batch import CtcModel, FrameModel, StreamingModel
         from voxstill.nn import students
 
         kind = students.KINDS.get(config.model_type, "seq2seq")
         if kind != "seq2seq":
+            world.reuse_freed_memory()  # of an encoder-decoder it would hold a third more memory, and save no time
             model = CtcModel if kind == "ctc" else FrameModel
             if config.model_type == students.STREAMING:
                 model = StreamingModel
-            return model(folder, self.options, self.decoding, self._device, self._section)
+            return model(folder, self.options, self.decoding, device, self._section)
         if self.decoding != Decode():
             raise ConfigError(
                 "the section `decode` has no use",
@@ -126,7 +128,7 @@ class Recognizer:
             )
         from voxstill.decoding.generate import GenerateModel
 
-        return GenerateModel(folder, config, self.options, self._device, self._section)
+        return GenerateModel(folder, config, self.options, device, self._section)
 
     @property
     def _model(self) -> LoadedModel:
@@ -142,6 +144,17 @@ class Recognizer:
     def max_duration_ms(self) -> int | None:
         """The longest utterance that the loaded model takes; None where there is no limit."""
         return self._model.max_duration_ms
+
+    @property
+    def batch_ms(self) -> int:
+        """Most audio that the loaded model is given at once, padding included; 0 where each utterance goes alone."""
+        if not self._model.takes_batches:
+            return 0
+        if self.options.batch_ms is not None:
+            return self.options.batch_ms
+        if self._is_on_gpu:
+            return GPU_MS
+        return BATCH_MS if self.max_duration_ms is None else WINDOWS_MS
 
     @property
     def languages(self) -> Collection[str]:
@@ -171,14 +184,15 @@ class Recognizer:
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
+        window = 0
         if max_duration_ms is not None:  # it takes so much of each utterance, silence behind the speech
-            longest = pcm.ms_to_samples(max_duration_ms)
+            window = pcm.ms_to_samples(max_duration_ms)
             for i, num in enumerate(lengths):
-                if num > longest:
+                if num > window:
                     error = f"longer than the {max_duration_ms // 1000} s heard at once"
                     hypotheses[i] = Hypothesis(id=ids[i], text="", error=error, finish="failed")
-                lengths[i] = longest if _SHORTEST <= num <= longest else 0
-        for members in batches_by_length(lengths, self.options.batch_ms if self._model.takes_batches else 0):
+                    lengths[i] = 0
+        for members in batches_by_length(lengths, self.batch_ms, window):
             batch = [samples[i] for i in members]
             answers = self._model.transcribe(batch, [ids[i] for i in members], [languages[i] for i in members], phrases)
             for i, hypothesis in zip(members, answers, strict=True):
@@ -248,7 +262,7 @@ class Recognizer:
         model = self._ctc_model()
         with_words = [False] * len(samples) if with_words is None else with_words
         aligned = [AlignedText()] * len(samples)
-        for members in batches_by_length([len(samples_T) for samples_T in samples], self.options.batch_ms):
+        for members in batches_by_length([len(samples_T) for samples_T in samples], self.batch_ms):
             batch = [samples[i] for i in members]
             answers = model.align(batch, [texts[i] for i in members], [with_words[i] for i in members])
             for i, answer in zip(members, answers, strict=True):
@@ -269,15 +283,17 @@ def student(decoding: Decode, model: str, **options: int) -> Recognizer:
     return Recognizer(validated(RecognizerOptions, tree), decoding)
 
 
-def batches_by_length(num_samples: Sequence[int], batch_ms: int) -> list[list[int]]:
+def batches_by_length(num_samples: Sequence[int], batch_ms: int, window: int = 0) -> list[list[int]]:
     """Group positions into batches of like length, padded to at most `batch_ms`; a longer utterance goes alone.
 
-    Utterances shorter than one feature frame are left out: nothing can be heard in them. No other is lost.
+    Every utterance is padded to `window` samples at least. Also then those of like length go together: a batch of texts
+    takes as long as its longest. Utterances shorter than one feature frame are left out: nothing can be heard in them.
+    No other is lost.
     """
     order = sorted((n, i) for i, n in enumerate(num_samples) if n >= _SHORTEST)
     batches: list[list[int]] = []
     for n, i in order:
-        if batches and n * (len(batches[-1]) + 1) <= pcm.ms_to_samples(batch_ms):
+        if batches and max(n, window) * (len(batches[-1]) + 1) <= pcm.ms_to_samples(batch_ms):
             batches[-1].append(i)
         else:
             batches.append([i])

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from voxstill.core.config import Decode, Section, option
 from voxstill.core.errors import ConfigError
 from voxstill.decoding import checkpoint_files, exported
-from voxstill.decoding.options import RecognizerOptions
+from voxstill.decoding.options import BATCH_MS, RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.storage.fetch import read_uri
 from voxstill.teachers.teacher import Clip, Transcription, transcription
@@ -25,8 +25,8 @@ class StudentOptions(Section):
     after its weights, wherever they lie."""
     decode: Decode = Decode()
     """As the section `decode`, which is for the student that is judged."""
-    batch_ms: int = option(30_000, unit="ms", ge=1000)
-    """Most audio heard at once, padding included."""
+    batch_ms: int | None = option(None, unit="ms", ge=1000, also_default=(BATCH_MS,))
+    """Most audio heard at once, padding included. Unset takes 30 s on a CPU and ten minutes on a GPU."""
     threads: int = option(1, unit="threads", ge=1, le=1024, pace=True)
     """CPU threads of the model."""
 

@@ -45,6 +45,8 @@ VARIABLES = {
 }
 """Environment variables that are set for the engine where they are unset."""
 
+UNCACHED: Mapping[str, JsonValue] = {"mm_processor_cache_gb": 0}
+"""No audio comes twice: what was computed of it would fill up to 8 GiB for nothing."""
 FIXED = {
     "disable_log_stats": "the figures of a run are those of `voxstill label`",
     "hf_token": "a key must not be in a configuration: put it into the variable `HF_TOKEN`",
@@ -199,6 +201,7 @@ class VllmTeacher:
         import vllm
         from vllm.model_executor.model_loader import get_model_cls
         from vllm.model_executor.models.interfaces import supports_transcription
+        from vllm.usage.usage_lib import UsageContext
 
         engine_options = self.options.model_dump(
             include={
@@ -217,11 +220,15 @@ class VllmTeacher:
             exclude_none=True,
         )
         _check_known(self.options.engine, [field.name for field in dataclasses.fields(vllm.AsyncEngineArgs)])
-        more: dict[str, Any] = {"limit_mm_per_prompt": {}, **self.options.engine}
+        more: dict[str, Any] = {"limit_mm_per_prompt": {}, **UNCACHED, **self.options.engine}
         more["limit_mm_per_prompt"] = {"audio": 1, **more["limit_mm_per_prompt"]}
         args = vllm.AsyncEngineArgs(**engine_options, **more, disable_log_stats=True)
         self._stats = EngineStats(f"{socket.gethostname()} {os.getpid()}")
-        self._engine = vllm.AsyncLLMEngine.from_engine_args(args, stat_loggers=[lambda *_, **__: self._stats])
+        self._engine = vllm.AsyncLLMEngine.from_engine_args(
+            args,
+            usage_context=UsageContext.LLM_CLASS,  # else an engine holds as few clips as one that is asked by people
+            stat_loggers=[lambda *_, **__: self._stats],
+        )
         config = self._engine.model_config
         kind = get_model_cls(config)
         self._recogniser: Any = kind if supports_transcription(kind) else None

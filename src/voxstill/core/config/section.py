@@ -29,14 +29,18 @@ def option(
     pace: bool = False,
     formerly: Sequence[str] = (),
     first_default: object = ...,
+    also_default: Sequence[object] = (),
     **limits: Unpack[Limits],
 ) -> Any:
     """A pydantic field that also knows its unit, its former names, and whether it changes no more than pace or place.
 
     What leaves every bit of the result the same is `pace`, no part of a recipe. `formerly` begins with the oldest name.
     `first_default` is what the default was before it was changed: recipes leave that out, and hash the new one.
+    `also_default` are values that make the same as the default does, as one that was it: recipes leave them out, too.
     """
     known: dict[str, Any] = {"unit": unit, "pace": pace, "formerly": list(formerly)}
+    if also_default:
+        known["also_default"] = list(also_default)
     if first_default is not ...:
         known["first_default"] = first_default
     return Field(default, json_schema_extra=known, **limits)
@@ -110,7 +114,8 @@ def identity(section: BaseModel) -> dict[str, object]:
         if isinstance(value, BaseModel) and isinstance(default, BaseModel):
             is_default = not identity(value)
         else:
-            is_default = not field.is_required() and _identity_of(value) == _identity_of(default)
+            defaults = [] if field.is_required() else [default, *(extra(field, "also_default") or ())]
+            is_default = _identity_of(value) in map(_identity_of, defaults)
         if not is_default:
             options[first_name.get(name, name)] = _identity_of(value)
     version = getattr(kind, "schema_version", 1)
