@@ -101,8 +101,8 @@ def with_faster_whisper(model: str, options: dict[str, Any]) -> Transcribe:
         ]
         segments, _ = pipeline.transcribe(whole_T, clip_timestamps=spans, batch_size=len(audio), **rest)
         texts = [""] * len(audio)
-        for segment in segments:
-            texts[int(np.searchsorted(ends, (segment.start + 0.001) * RATE_HZ, side="right"))] += segment.text
+        for segment in segments:  # `seek` is where its window begins, in whole frames of 10 ms, rounded down
+            texts[int(np.searchsorted(ends, (segment.seek + 1) * RATE_HZ // 100, side="right"))] += segment.text
         return texts
 
     return transcribe
