@@ -68,14 +68,8 @@ def main() -> None:
     torch.set_num_threads(1)
     window = Window(args)
     parameters = LOOPS[args.name](args, window)
-    elapsed_s = window.starts[-1] - window.starts[0]
     figures = {
-        "steps": len(window.starts) - 1,
-        "audio_s_per_s": window.audio_s / elapsed_s,
-        "audio_s_per_cpu_s": window.audio_s / window.cpu_s,
-        "step_s": elapsed_s / (len(window.starts) - 1),
-        "data_wait": window.waited_s / elapsed_s,
-        "padding": 1 - window.audio_s / window.padded_s,
+        **window.figures(),
         "batch_s": window.audio_s / (len(window.starts) - 1),
         "parameters": parameters,
         "versions": {name: version(name) for name in ("torch", *PACKAGES[args.name])},

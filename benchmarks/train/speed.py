@@ -222,12 +222,7 @@ def train(name: str, corpus: Path, args: argparse.Namespace) -> dict[str, Any]:
     elapsed = window.starts[-1] - window.starts[0]
     on_gpu = torch.cuda.is_available()
     figures = {
-        "steps": len(window.starts) - 1,
-        "audio_s_per_s": window.audio_s / elapsed,
-        "audio_s_per_cpu_s": window.audio_s / window.cpu_s,
-        "step_s": elapsed / (len(window.starts) - 1),
-        "data_wait": window.waited_s / elapsed,
-        "padding": 1 - window.audio_s / window.padded_s,
+        **window.figures(),
         "tflops": flops_per_s * window.padded_s / elapsed / 1e12,
         "memory_bytes": torch.cuda.max_memory_allocated() if on_gpu else resident("VmHWM") - before,
     }

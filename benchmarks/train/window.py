@@ -1,4 +1,4 @@
-"""The part of a training that `speed.py` measures: the steps after the warm-up."""
+"""The part of a training that `speed.py` and `peers.py` measure: the steps after the warm-up."""
 
 from __future__ import annotations
 
@@ -48,3 +48,15 @@ class Window(StepListener):
             self.audio_s += audio_s
             self.padded_s += padded_s
             self.waited_s += waited_s
+
+    def figures(self) -> dict[str, Any]:
+        """Steps, audio in a second and in a CPU second, and the shares of waiting and of padding."""
+        elapsed_s, num_steps = self.starts[-1] - self.starts[0], len(self.starts) - 1
+        return {
+            "steps": num_steps,
+            "audio_s_per_s": self.audio_s / elapsed_s,
+            "audio_s_per_cpu_s": self.audio_s / self.cpu_s,
+            "step_s": elapsed_s / num_steps,
+            "data_wait": self.waited_s / elapsed_s,
+            "padding": 1 - self.audio_s / self.padded_s,
+        }

@@ -69,7 +69,7 @@ class Corpus:
         self._has_removed = False
         [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
         self._num_rows = last + 1
-        self._searches = Searches(self._numbers, self._num_rows)
+        self._searches = Searches(self._numbers, self._lower, self._num_rows)
         self._add_students(students)
 
     def close(self) -> None:
@@ -213,8 +213,12 @@ class Corpus:
         """A filter in SQL."""
         if not wanted.text:
             return wanted.clause()
-        [(lower,)] = self._fetch("SELECT lower(?)", (wanted.text,))  # as the texts were made lower
-        return wanted.clause(self._searches.clause(wanted.text, lower))
+        return wanted.clause(self._searches.clause(wanted.text))
+
+    def _lower(self, text: str) -> str:
+        """A text in lower case as the database makes it, by which the texts of the file were made."""
+        [(lower,)] = self._fetch("SELECT lower(?)", (text,))
+        return str(lower)
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

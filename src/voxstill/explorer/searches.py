@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from voxstill.explorer import word_index
 from voxstill.explorer.filters import Clause
@@ -12,24 +13,24 @@ KEPT = 8
 
 
 class Searches:
-    """May be used by several threads; row numbers are below `num_rows`."""
+    """May be used by several threads; row numbers are below `num_rows`, and `lower` is the lower case of the texts."""
 
-    def __init__(self, numbers: word_index.Numbers, num_rows: int) -> None:
-        self._numbers, self._num_rows = numbers, num_rows
+    def __init__(self, numbers: word_index.Numbers, lower: Callable[[str], str], num_rows: int) -> None:
+        self._numbers, self._lower, self._num_rows = numbers, lower, num_rows
         self._lock = threading.Lock()
         self._clause_of: dict[str, Clause] = {}
 
-    def clause(self, text: str, lower: str) -> Clause:
-        """The condition that a row has a text, which is there in lower case, too, or has it as its id."""
+    def clause(self, text: str) -> Clause:
+        """The condition that a row has a text, or has it as its id."""
         with self._lock:  # of several questions about one text the first looks for it
-            clause = self._clause_of.pop(text, None) or self._search(text, lower)
+            clause = self._clause_of.pop(text, None) or self._search(text)
             self._clause_of[text] = clause  # the latest comes last
             for oldest in list(self._clause_of)[:-KEPT]:
                 del self._clause_of[oldest]
         return clause
 
-    def _search(self, text: str, lower: str) -> Clause:
-        has_N = word_index.rows_with(self._numbers, lower, self._num_rows)
+    def _search(self, text: str) -> Clause:
+        has_N = word_index.rows_with(self._numbers, self._lower(text), self._num_rows)
         for row_K in self._numbers("SELECT row FROM corpus.rows WHERE id = ?", (text,)):
             has_N[row_K] = True
         return word_index.clause(has_N)
