@@ -6,8 +6,9 @@
 Installs nothing, downloads nothing and needs no Ray: models are random, and the corpus is made on the spot. The parts,
 each a process of its own with its share of the time:
 
-- `steps`: a training of each size beside `transformers.Trainer` (`train/speed.py`), in bf16 and with TF32, `large` with
-  compiled layers, too: audio per second, TFLOP/s against a product of large matrices, wait for data, memory.
+- `steps`: a training of each size beside `transformers.Trainer` (`train/speed.py`), in bf16: audio per second, TFLOP/s
+  against a product of large matrices, wait for data, memory; `tf32`: in fp32 by TF32; `compiled`: `large` with compiled
+  layers.
 - `estimate`: the memory that `voxstill estimate` said of these trainings before they began.
 - `pretrain`: the wav2vec 2.0 step beside the example of transformers (`train/pretrain.py`).
 - `decoding`: random students transcribe: CTC greedily and with a beam, RNN-T greedily.
@@ -15,7 +16,8 @@ each a process of its own with its share of the time:
 - `transfer`: what 200 MB/s of audio, sent to the device meanwhile, cost products of matrices.
 
 Each part is written to `benchmarks/results/gpu.json` as soon as it is done; one that fails or takes too long has its
-reason there. `--rehearse` does the same with everything small, on a CPU, and writes where `--output` says.
+reason there. `--only` runs some parts and keeps what the file has of the others, if it is of the same machine.
+`--rehearse` does the same with everything small, on a CPU, and writes where `--output` says.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,10 +41,20 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 SIZES = ("tiny", "small", "medium", "large")
-LIMIT_S = {"steps": 1200, "estimate": 180, "pretrain": 300, "decoding": 300, "resume": 300, "transfer": 60}
+LIMIT_S = {
+    "steps": 600,
+    "tf32": 300,
+    "compiled": 300,
+    "estimate": 180,
+    "pretrain": 300,
+    "decoding": 300,
+    "resume": 300,
+    "transfer": 60,
+}
 """Together at most 39 minutes."""
 TRANSFER_MB_PER_S = 200
 OURS, THEIRS = "voxstill", "Trainer"
+TF32 = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
 
 
 def main() -> None:
@@ -59,9 +72,12 @@ def main() -> None:
 
     if not args.rehearse and not torch.cuda.is_available():
         sys.exit("there is no GPU here; `--rehearse` runs everything small on a CPU")
-    figures: dict[str, Any] = {"machine": machine(), "rehearsed": args.rehearse}
+    head = {"machine": machine(), "rehearsed": args.rehearse}
+    before: dict[str, Any] = json.loads(args.output.read_text()) if args.output.exists() else {}
+    figures = before | head if head.items() <= before.items() else head
     for name in args.only:
         figures[name] = part(name, args.rehearse)
+        add_measured_memory(figures)
         args.output.write_text(json.dumps(figures, indent=1) + "\n")
     print("\n".join(table(figures)))
 
@@ -75,7 +91,7 @@ def part(name: str, rehearse: bool) -> Any:
         try:
             output, _ = process.communicate(timeout=LIMIT_S[name])
             if process.returncode == 0:
-                return {**json.loads(output.splitlines()[-1]), "seconds": round(time.monotonic() - start_s, 1)}
+                return {**json.loads(output.splitlines()[-1]), "took_s": round(time.monotonic() - start_s, 1)}
             errors.seek(0)
             return {"error": f"it ended with {process.returncode}: {errors.read()[-2000:]}"}
         except subprocess.TimeoutExpired:
@@ -84,6 +100,15 @@ def part(name: str, rehearse: bool) -> Any:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def add_measured_memory(figures: Mapping[str, Any]) -> None:
+    """Put beside the estimated memory of each size what its training took, where both are known."""
+    for size, row in figures.get("estimate", {}).items():
+        measured = figures.get("steps", {}).get(f"{size}, {OURS}")
+        if measured and isinstance(row, dict):
+            row["measured_bytes"] = measured["memory_bytes"]
+            row["measured_share"] = measured["memory_bytes"] / row["total_bytes"]
 
 
 def machine() -> Mapping[str, object]:
@@ -118,32 +143,43 @@ def _shown(value: object) -> str:
 
 
 def steps(rehearse: bool) -> Mapping[str, Any]:
-    """Trainings of all sizes, ours and theirs; the corpus is made once for each run of `speed.py`."""
-    figures: dict[str, Any] = {}
-    for name, sizes, only, settings, environment in _step_runs(rehearse):
-        with tempfile.NamedTemporaryFile(suffix=".json") as output:
-            command = [sys.executable, str(HERE / "train/speed.py"), "--size", *sizes, "--only", *only, "--rounds", "1"]
-            command += ["--seconds", "1", "--warmup", "0.5", "--budget-s", "20"] if rehearse else ["--seconds", "15"]
-            command += ["--utterances", "60"] if rehearse else []
-            command += [word for setting in settings for word in ("--set", setting)]
-            command += ["--output", output.name]
-            subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
-            measured = json.loads(Path(output.name).read_text())
-        for size, rounds in measured["rounds"].items():
-            for contender, rows in rounds.items():
-                figures[f"{size}, {contender}, {name}"] = _step_figures(rows[0], measured["peak_tflops"])
-    return figures
+    """Trainings of all sizes in the precision that this device gets, ours and theirs."""
+    return _trained(rehearse, SIZES, (OURS,) if rehearse else (OURS, THEIRS))
 
 
-def _step_runs(
+def tf32(rehearse: bool) -> Mapping[str, Any]:
+    """Our trainings of all sizes in fp32, whose products are in TF32."""
+    return _trained(rehearse, SIZES, (OURS,), "train.precision=fp32", environment=TF32)
+
+
+def compiled(rehearse: bool) -> Mapping[str, Any]:
+    """Our training of the largest size with compiled layers; on a CPU that takes minutes, so it is left out there."""
+    return {} if rehearse else _trained(rehearse, SIZES[-1:], (OURS,), "train.compile=true", warmup_s=60)
+
+
+def _trained(
     rehearse: bool,
-) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str]]]:
-    """Name, sizes, contenders, settings and environment of each run of `speed.py`."""
-    sizes, every = SIZES[:1] if rehearse else SIZES, "train.log_every=5"
-    yield "default precision", sizes, (OURS,) if rehearse else (OURS, THEIRS), (every,), {}
-    yield "TF32", sizes, (OURS,), (every, "train.precision=fp32"), {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-    if not rehearse:  # on a CPU it takes minutes
-        yield "compiled", sizes[-1:], (OURS,), (every, "train.compile=true"), {}
+    sizes: Sequence[str],
+    contenders: Sequence[str],
+    *settings: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    warmup_s: float = 5,
+) -> Mapping[str, Any]:
+    """Figures by size and contender, out of one run of `train/speed.py`."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as output:
+        sizes = sizes[:1] if rehearse else sizes
+        command = [sys.executable, str(HERE / "train/speed.py"), "--size", *sizes, "--only", *contenders]
+        command += ["--rounds", "1", "--output", output.name]
+        command += ["--seconds", "1", "--warmup", "0.5", "--budget-s", "20", "--utterances", "60"] if rehearse else []
+        command += [] if rehearse else ["--seconds", "10", "--warmup", str(warmup_s)]
+        command += [word for setting in ("train.log_every=5", *settings) for word in ("--set", setting)]
+        subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
+        measured = json.loads(Path(output.name).read_text())
+    return {
+        f"{size}, {contender}": _step_figures(rows[0], measured["peak_tflops"])
+        for size, rounds in measured["rounds"].items()
+        for contender, rows in rounds.items()
+    }
 
 
 def _step_figures(row: Mapping[str, float], peak_tflops: float | None) -> Mapping[str, float]:
@@ -163,7 +199,8 @@ def estimate(rehearse: bool) -> Mapping[str, Any]:
     figures: dict[str, Any] = {}
     budget_s = 20 if rehearse else 600
     with tempfile.TemporaryDirectory() as folder:
-        speed_corpus.make(Path(folder), argparse.Namespace(manifest=None, utterances=60, budget_s=budget_s))
+        utterances = 60 if rehearse else 20_000
+        speed_corpus.make(Path(folder), argparse.Namespace(manifest=None, utterances=utterances, budget_s=budget_s))
         for size in SIZES[:1] if rehearse else SIZES:
             settings = (
                 f"work={folder}",
@@ -207,7 +244,7 @@ def decoding(rehearse: bool) -> Mapping[str, Any]:
 
     rng = np.random.default_rng(0)
     clips = [
-        rng.normal(0, 1000, int(rng.uniform(3, 20) * 16_000)).astype(np.int16) for _ in range(8 if rehearse else 400)
+        rng.normal(0, 1000, int(rng.uniform(3, 20) * 16_000)).astype(np.int16) for _ in range(8 if rehearse else 100)
     ]
     audio_s = sum(map(len, clips)) / 16_000
     figures = {}
@@ -230,14 +267,42 @@ def decoding(rehearse: bool) -> Mapping[str, Any]:
 
 
 def _random_student(folder: Path, kind: students.Kind, size: students.Size) -> None:
-    """A student with 500 tokens that has learnt nothing; its blank is as likely as any token."""
+    """A student with 500 tokens that has learnt nothing.
+
+    The blank of a transducer is so likely that it emits a few tokens a second, as in speech; without that it would emit
+    as many as it may in each frame.
+    """
     from voxstill.nn import students
     from voxstill.nn.log_mel import LogMel
     from voxstill.text import tokenizer
 
     vocabulary = tokenizer.train([f"w{number}" for number in range(500)], "word", 200)
-    students.build(size, len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind).save_pretrained(folder)
+    model = students.build(size, len(vocabulary.pieces), dropout=0.0, seed=0, kind=kind)
+    if kind == "rnnt":
+        _balance_blank(model)
+    model.save_pretrained(folder)
     vocabulary.save(folder, LogMel().extractor, kind)
+
+
+def _balance_blank(model: Any) -> None:
+    """Raise the logit of the blank to where one frame of noise in forty has a likelier token.
+
+    It then mostly has as many as a frame can have, ten: three tokens a second.
+    """
+    import torch
+
+    from voxstill.nn import students
+    from voxstill.nn.log_mel import LogMel
+
+    noise_1T = torch.randint(-3000, 3000, (1, 20 * 16_000), generator=torch.Generator().manual_seed(0)).short()
+    features_1FD, frames_1 = LogMel()(noise_1T, torch.tensor([noise_1T.shape[1]]))
+    model.eval()
+    with torch.no_grad():
+        none_10 = torch.zeros(1, 0, dtype=torch.long)
+        encoded_1FP, _, predicted_1UP, _ = students.encode_and_predict(model, features_1FD, frames_1, none_10)
+        logits_FV = students.joint(model, encoded_1FP, predicted_1UP[:, :1])[0]
+        lead_F = logits_FV[:, :-1].max(-1).values - logits_FV[:, -1]
+        model.joint.head.bias[-1] += lead_F.quantile(0.975)
 
 
 # ----------------------------------------------------------------------------------------------------------- resume
@@ -345,6 +410,8 @@ def transfer(rehearse: bool) -> Mapping[str, Any]:
 
 PARTS: Mapping[str, Callable[[bool], Mapping[str, Any]]] = {
     "steps": steps,
+    "tf32": tf32,
+    "compiled": compiled,
     "estimate": estimate,
     "pretrain": pretrain,
     "decoding": decoding,

@@ -25,7 +25,7 @@ def test_all_gpu_benchmarks_run_small_on_a_cpu(tmp_path: Path) -> None:
     figures = json.loads(output.read_text())
     assert figures["rehearsed"]
     parts = {name: part for name, part in figures.items() if isinstance(part, dict) and name != "machine"}
-    assert parts.keys() == {"steps", "estimate", "pretrain", "decoding", "resume", "transfer"}
+    assert parts.keys() == {"steps", "tf32", "compiled", "estimate", "pretrain", "decoding", "resume", "transfer"}
     assert {name: part["error"] for name, part in parts.items() if "error" in part} == {}
     assert parts["resume"]["last loss"]["difference"] < 1e-5
     assert parts["resume"]["steps"]["before"] < parts["resume"]["steps"]["whole"] == parts["resume"]["steps"]["after"]

@@ -5,7 +5,8 @@
 The peer is `examples/pytorch/speech-pretraining/run_wav2vec2_pretraining_no_trainer.py` of huggingface/transformers:
 masks and negatives from the functions that its collator calls, the forward pass of `Wav2Vec2ForPreTraining`, gradients
 divided after each batch by its hidden frames, their norm asked of each weight, AdamW. Both sides have the same
-configuration, the same first weights and the same audio, ready in memory; reading is not measured. Three questions:
+configuration, the same first weights and the same audio, ready in memory; reading is not measured. On a GPU both train
+in bf16, as `accelerate launch --mixed_precision bf16` has it. Three questions:
 
 - `right`: loss and gradient of ours beside theirs, with the same masks, negatives and noise; and with two batches to a
   step, what the rule of the example makes of their gradient.
@@ -24,12 +25,13 @@ would take at the speed of a large one, and writes `benchmarks/results/pretrain_
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +127,8 @@ def turns(sides: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[s
     return times
 
 
-def models(size: str, dropout: float) -> tuple[PreTrainedModel, PreTrainedModel, Pretrain]:
-    """The model of voxstill, the peer's with the same weights, and the configuration."""
+def models(size: str, dropout: float, *, exact: bool = False) -> tuple[PreTrainedModel, PreTrainedModel, Pretrain]:
+    """The model of voxstill, the peer's with the same weights, and the configuration; in bf16 on a GPU, or `exact`."""
     import torch
     from transformers import Wav2Vec2ForPreTraining
 
@@ -140,6 +142,9 @@ def models(size: str, dropout: float) -> tuple[PreTrainedModel, PreTrainedModel,
     peer = Wav2Vec2ForPreTraining(model.config)
     peer.load_state_dict(model.state_dict())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda" and not exact:
+        for wrapped in (model, peer):  # as Fabric and accelerate do it
+            vars(wrapped)["forward"] = torch.autocast("cuda", torch.bfloat16)(wrapped.forward)
     return model.to(device).train(), peer.to(device).train(), cfg
 
 
@@ -422,7 +427,7 @@ def right() -> dict[str, float]:
     from voxstill.tasks.pretrain import MaskedInput
     from voxstill.training.task import StepContext
 
-    model, peer, cfg = models("tiny", dropout=0.0)
+    model, peer, cfg = models("tiny", dropout=0.0, exact=True)
     device = next(model.parameters()).device
     config = model.config
     generator = torch.Generator(device).manual_seed(0)
@@ -446,8 +451,8 @@ def right() -> dict[str, float]:
         negative_BFK = torch.zeros(*hidden_BF.shape, NEGATIVES, dtype=torch.long, device=device)
         at_BMK = place_BM.gather(1, negative_BMK.flatten(1)).view_as(negative_BMK) + row_B11 * hidden_BF.shape[1]
         negative_BFK.scatter_(1, place_BM[..., None].expand(-1, -1, NEGATIVES), at_BMK)
-        torch.manual_seed(number)
-        loss = peer(samples_BT, mask_time_indices=hidden_BF, sampled_negative_indices=negative_BFK).loss
+        with seeded_before(peer.quantizer, number):  # layers before it draw numbers, too; versions differ in how many
+            loss = peer(samples_BT, mask_time_indices=hidden_BF, sampled_negative_indices=negative_BFK).loss
         loss.backward()
         total += float(loss.detach()) / all_hidden
         for name, weight in peer.named_parameters():
@@ -472,6 +477,21 @@ def right() -> dict[str, float]:
         "gradient": relative_difference(gradients, wanted),
         "gradient_by_the_rule_of_the_example": relative_difference(rule, wanted),
     }
+
+
+@contextlib.contextmanager
+def seeded_before(module: torch.nn.Module, seed: int) -> Iterator[None]:
+    """Set the seed of all random numbers before each forward pass of the module."""
+    import torch
+
+    def set_seed(*_: object) -> None:
+        torch.manual_seed(seed)
+
+    hook = module.register_forward_pre_hook(set_seed)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def relative_difference(gradients: dict[str, Any], wanted: dict[str, Any]) -> float:

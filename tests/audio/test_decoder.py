@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -148,6 +149,14 @@ def test_a_child_that_cannot_start_is_an_error_and_not_a_reason_of_the_file(monk
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(VoxstillError, match="cannot start"):
         Decoder(5, 1024).decode(INTACT)
+
+
+def test_a_child_without_a_library_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "av.py").write_text("raise ImportError('libavcodec.so: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(VoxstillError, match="cannot start") as raised:
+        Decoder(5, 1024).decode(INTACT)
+    assert raised.value.why == "ImportError: libavcodec.so: cannot open shared object file"
 
 
 def test_what_a_c_library_writes_of_a_bad_file_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,19 @@ def same(one: nn.Module, two: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
+def test_steps_are_counted_where_the_weights_are(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    model, optimizer = new_model()
+    step(model, optimizer, 0)
+    folder = save(run, model, optimizer, 1)
+    other, _ = new_model()
+    other.to("meta")  # any device but the processor's
+    other_optimizer = optim.make_optimizer(other, Train())
+    checkpoint.load(folder, other, other_optimizer, optim.Average())
+    devices = {value.device.type for state in other_optimizer.state.values() for value in state.values()}
+    assert devices == {"meta"}
+
+
 def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     model, optimizer = new_model()

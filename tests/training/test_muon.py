@@ -17,6 +17,7 @@ from voxstill.storage.rundir import RunDir
 from voxstill.training import checkpoint, muon, optim
 from voxstill.training.state import State
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 CFG = Train(optimizer="muon", lr=0.02, weight_decay=0.1)
 
 
@@ -27,7 +28,7 @@ def small_student(seed: int = 0) -> nn.Module:
 def give_gradients(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for weight in model.parameters():
-        weight.grad = torch.randn(weight.shape, generator=generator)
+        weight.grad = torch.randn(weight.shape, generator=generator).to(weight.device)
 
 
 @given(st.integers(1, 4), st.integers(16, 48), st.integers(0, 48), st.integers(0, 99))
@@ -62,7 +63,7 @@ def test_it_makes_the_steps_that_torch_makes() -> None:
     for seed in range(4):
         generator = torch.Generator().manual_seed(seed)
         for weight, twin in zip(ours, theirs, strict=True):
-            weight.grad = torch.randn(weight.shape, generator=generator)
+            weight.grad = torch.randn(weight.shape, generator=generator).to(weight.device)
             twin.grad = weight.grad.clone()
         one.step()
         two.step()
@@ -107,14 +108,15 @@ def test_weights_without_a_gradient_stay() -> None:
     assert torch.equal(matrices[0], before)
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    run, model = RunDir(tmp_path), small_student()
+@pytest.mark.parametrize("device", DEVICES)
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path: Path, device: str) -> None:
+    run, model = RunDir(tmp_path), small_student().to(device)
     optimizer = optim.make_optimizer(model, CFG)
     for seed in range(2):
         give_gradients(model, seed)
         optimizer.step()
     checkpoint.save(run, model, optimizer, optim.Average(), State(step=2), CFG)
-    other = small_student(1)
+    other = small_student(1).to(device)
     other_optimizer = optim.make_optimizer(other, CFG)
     folder = checkpoint.newest(run)
     assert folder is not None

@@ -39,6 +39,8 @@ _DecodeBlocks = Callable[[ByteSource, codec.Sink], DataError | None]
 ATTEMPTS = 2
 """A crash is retried once in a fresh process: another process may have used up the memory."""
 START_LIMIT_S = 60.0
+_READY = b"!"
+_REASON_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 
 
@@ -154,11 +156,16 @@ class Decoder:
         assert self._socket is not None
         if not self._is_ready:
             self._socket.settimeout(START_LIMIT_S)
+            answer = b""
             with contextlib.suppress(TimeoutError):
-                self._is_ready = bool(self._socket.recv(1))
-        if not self._is_ready:
-            self.close()
-            raise VoxstillError("a decoder cannot start", why="its process ended", fix="see whether memory is short")
+                answer = self._socket.recv(_REASON_BYTES)
+            self._is_ready = answer == _READY
+            if not self._is_ready:
+                self.close()
+                why, fix = answer.decode(errors="replace"), "install voxstill again, with all that it needs"
+                if not why:
+                    why, fix = "its process ended", "see whether memory is short"
+                raise VoxstillError("a decoder cannot start", why=why, fix=fix)
         self._socket.settimeout(self._limit_s)
         return self._socket
 
@@ -183,12 +190,16 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
     with open(os.devnull, "r+b") as nowhere:
         for standard in (1, 2):
             os.dup2(nowhere.fileno(), standard)  # what C libraries write of a bad file; its error says what is wrong
-    _warm_up()  # before the limits, which are for decoding alone
+    connection = socket.socket(fileno=handle)
+    try:
+        _warm_up()  # before the limits, which are for decoding alone
+    except Exception as error:  # a library is missing or broken
+        connection.sendall(f"{type(error).__name__}: {error}".encode()[:_REASON_BYTES])
+        return
     pages = int(Path("/proc/self/statm").read_text().split()[5])
     resource.setrlimit(resource.RLIMIT_DATA, (pages * resource.getpagesize() + limit_mb * 2**20,) * 2)
-    connection = socket.socket(fileno=handle)
     sandbox.confine()
-    connection.sendall(b"!")
+    connection.sendall(_READY)
     while True:
         try:
             kind, channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))

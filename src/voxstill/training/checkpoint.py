@@ -306,7 +306,10 @@ def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[s
         for key in optimizer.moments(weight) if isinstance(optimizer, Muon) else ADAMW_MOMENTS:
             value = moments.get(f"{key}.{name}")
             if value is not None:
-                optimizer.state[weight][key] = value if key == "step" else parallel.part(value, weight)
+                # the fused optimizer of a GPU counts its steps there
+                optimizer.state[weight][key] = (
+                    value.to(weight.device) if key == "step" else parallel.part(value, weight)
+                )
 
 
 def _point(link: Path, target: Path) -> None:
