@@ -134,7 +134,11 @@ class Bench:
     @property
     def bare_options(self) -> Mapping[str, Any]:
         """The same for the bare script."""
-        prompt = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
+        generation = (
+            json.loads((Path(self.model) / "generation_config.json").read_text()) if self.engine == "vllm" else {}
+        )
+        is_english = generation.get("is_multilingual") is False
+        prompt = f"<|startoftranscript|>{'' if is_english else '<|en|><|transcribe|>'}<|notimestamps|>"
         options: Mapping[str, Mapping[str, Any]] = {
             "faster-whisper": {"language": "en", "word_timestamps": True, "beam_size": 5, "temperature": 0.0},
             "vllm": {"engine": VLLM_ENGINE, "prompt": prompt},
