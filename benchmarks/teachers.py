@@ -10,7 +10,7 @@ windows, as they come and sorted by length. The model is a Whisper in the format
 is converted first. Each is a process of its own, on one thread.
 
 Each also labels one clip alone: what that takes is its start, mostly of loading the model, and is subtracted. CPU
-seconds are of all processes of a run; memory is the most that they had at once, shared pages counted once (PSS).
+seconds are of all processes of a run; memory is the most that they had at once, pages that they share counted once.
 Texts are compared one by one. Prints a table and writes `benchmarks/results/teachers.json`.
 """
 
@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,11 @@ class Bench:
     @property
     def bare_options(self) -> Mapping[str, Any]:
         """The same for the bare script."""
-        prompt = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
+        generation = (
+            json.loads((Path(self.model) / "generation_config.json").read_text()) if self.engine == "vllm" else {}
+        )
+        is_english = generation.get("is_multilingual") is False
+        prompt = f"<|startoftranscript|>{'' if is_english else '<|en|><|transcribe|>'}<|notimestamps|>"
         options: Mapping[str, Mapping[str, Any]] = {
             "faster-whisper": {"language": "en", "word_timestamps": True, "beam_size": 5, "temperature": 0.0},
             "vllm": {"engine": VLLM_ENGINE, "prompt": prompt},
@@ -308,7 +312,7 @@ def run(command: Sequence[str]) -> Usage:
             processes = descendants(process.pid)
             cpu_s |= processes
             if sample % MEMORY_EVERY == 0:
-                peak_mb = max(peak_mb, sum(map(pss_mb, processes)))
+                peak_mb = max(peak_mb, memory_mb(processes))
             sample += 1
             time.sleep(SAMPLE_S)
         wall_s = time.perf_counter() - start_s
@@ -332,13 +336,29 @@ def descendants(root: int) -> Mapping[int, float]:
     return {pid: cpu_s[pid] for pid in family & cpu_s.keys()}
 
 
-def pss_mb(pid: int) -> float:
-    """The memory of a process, its part of what it shares included; 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+def memory_mb(pids: Iterable[int]) -> float:
+    """The memory of processes: what they share is counted once, whoever else on the machine has mapped it, too."""
+    anonymous_kb, files_kb = 0, dict[str, int]()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            anonymous_kb += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss_Anon:"))
+            for path, resident_kb in resident_files(Path(f"/proc/{pid}/smaps").read_text()).items():
+                files_kb[path] = max(files_kb.get(path, 0), resident_kb)
+    return (anonymous_kb + sum(files_kb.values())) / 1024
+
+
+def resident_files(smaps: str) -> Mapping[str, int]:
+    """The kB of each file that a process has in memory as they are in the file, from its `/proc/PID/smaps`."""
+    files_kb: dict[str, int] = {}
+    path = ""
+    for line in smaps.splitlines():
+        name, *values = line.split(maxsplit=5)
+        if not name.endswith(":"):
+            path = values[4] if len(values) == 5 else ""
+        elif path.startswith("/") and name in ("Rss:", "Anonymous:"):
+            files_kb[path] = files_kb.get(path, 0) + int(values[0]) * (1 if name == "Rss:" else -1)
+    return files_kb
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -24,6 +25,28 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def transcribe_peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(loose_files.ROOT / "benchmarks"))
     return loose_files.load("benchmarks/transcribe_peers.py")
+
+
+@pytest.fixture
+def teachers() -> ModuleType:
+    return loose_files.load("benchmarks/teachers.py")
+
+
+def test_a_file_that_two_processes_have_mapped_counts_once_in_the_memory_of_both(teachers: ModuleType) -> None:
+    command = [sys.executable, "-c", "import numpy; print(flush=True); input()"]
+    with contextlib.ExitStack() as stack:
+        pids = []
+        for _ in range(2):
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            stack.callback(process.communicate, b"\n")
+            assert process.stdout is not None
+            process.stdout.readline()
+            pids.append(process.pid)
+        alone, together = teachers.memory_mb(pids[:1]), teachers.memory_mb(pids)
+        smaps = Path(f"/proc/{pids[0]}/smaps").read_text()
+    files_mb = sum(teachers.resident_files(smaps).values()) / 1024
+    assert files_mb > 5
+    assert together == pytest.approx(2 * alone - files_mb, abs=3)
 
 
 def test_lines_of_a_recipe_are_those_that_do_something(peers: ModuleType, tmp_path: Path) -> None:

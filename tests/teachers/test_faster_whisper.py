@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("faster_whisper")
@@ -13,7 +14,7 @@ pytest.importorskip("faster_whisper")
 from tones import TEXTS
 from voxstill.core.errors import ConfigError, TeacherError
 from voxstill.decoding.options import RecognizerOptions
-from voxstill.teachers.faster_whisper import FasterWhisperOptions, FasterWhisperTeacher
+from voxstill.teachers.faster_whisper import FasterWhisperOptions, FasterWhisperTeacher, _encode_one_by_one
 from voxstill.teachers.teacher import Clip
 from voxstill.teachers.transformers import TransformersTeacher
 
@@ -56,6 +57,16 @@ def test_however_clips_are_batched_each_has_its_own_answer(
     assert [result.text for result in results] == list(TEXTS[::-1])
     for result, expected in zip(results[::-1], opened(converted).transcribe_batch(spoken), strict=True):
         assert result.mean_logprob == pytest.approx(expected.mean_logprob, abs=1e-4)
+
+
+def test_windows_that_are_encoded_one_by_one_have_the_states_of_a_batch(converted: Path) -> None:
+    import faster_whisper
+
+    model = faster_whisper.WhisperModel(str(converted), device="cpu", compute_type="float32", cpu_threads=1)
+    features_BDF = np.random.default_rng(0).normal(size=(3, 80, 3000)).astype(np.float32)
+    one_by_one_BFE, batch_BFE = np.array(_encode_one_by_one(model.encode, features_BDF)), model.encode(features_BDF)
+    np.testing.assert_allclose(one_by_one_BFE, np.array(batch_BFE), atol=1e-5)
+    np.testing.assert_array_equal(np.array(_encode_one_by_one(model.encode, features_BDF[0])), one_by_one_BFE[:1])
 
 
 def test_words_have_times_within_the_clip(converted: Path, spoken: list[Clip]) -> None:

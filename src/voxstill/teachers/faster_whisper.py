@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxstill.core import pcm
 from voxstill.core.config import Section, option
@@ -124,6 +126,8 @@ class FasterWhisperTeacher:
                 why=f"`{options.model}` knows {', '.join(self._known)}",
                 fix="name one of them",
             )
+        if model.model.device == "cpu" and model.model.compute_type.endswith("float32"):  # numpy has no bfloat16
+            model.encode = functools.partial(_encode_one_by_one, model.encode)
         self._batch_size = options.batch_size or (GPU_BATCH if model.model.device == "cuda" else CPU_BATCH)
         self._model, self._max_tokens = faster_whisper.BatchedInferencePipeline(model), model.max_length // 2
 
@@ -200,3 +204,15 @@ class FasterWhisperTeacher:
                 for word in segment.words or ()
             ),
         )
+
+
+def _encode_one_by_one(encode: Callable[[NDArray[np.float32]], Any], features: NDArray[np.float32]) -> Any:
+    """The states of the encoder, as a `StorageView`, of one window or of a batch.
+
+    The numbers are those of a batch. Its attention would take half a gigabyte, and not fit into the caches of a core.
+    """
+    import ctranslate2
+
+    if features.ndim == 2:
+        return encode(features)
+    return ctranslate2.StorageView.from_array(np.concatenate([np.array(encode(window)) for window in features]))

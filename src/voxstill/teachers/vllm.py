@@ -17,7 +17,7 @@ import socket
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,8 @@ FIXED = {
 """Options of vLLM's engine that are not passed on, and why."""
 FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "repetition": "length"}
 SAMPLE_BYTES = 1 << 20
+ENGLISH = "en"
+"""The language of a Whisper whose generation config says that it is not multilingual."""
 
 
 class VllmOptions(Section):
@@ -236,6 +238,13 @@ class VllmTeacher:
             if self.options.language != MANIFEST:
                 self._recogniser.validate_language(self.options.language)
             self._speech_config: Any = self._recogniser.get_speech_to_text_config(config, "transcribe")
+            self._is_english = config.try_get_generation_config().get("is_multilingual") is False
+            if self._is_english and self.options.language not in (None, MANIFEST, ENGLISH):
+                raise ConfigError(
+                    f"`teacher.language` is `{self.options.language}`",
+                    why=f"`{self.options.model}` knows English alone",
+                    fix="take a model of several languages, or `teacher.language` away",
+                )
         elif self.options.prompt is None:
             raise TeacherError(
                 "`teacher.prompt` is not set",
@@ -264,8 +273,7 @@ class VllmTeacher:
         if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
             return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
         audio_T = pcm.to_float(clip.samples_T)
-        known = () if self._recogniser is None else self._recogniser.supported_languages
-        language = language_of(clip, self.options.language, known, self.options.model)
+        language = self._language(clip)
         try:
             if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
                 language = await self._detect_language(audio_T)
@@ -288,6 +296,14 @@ class VllmTeacher:
             answer = output
         return answer.outputs[0]
 
+    def _language(self, clip: Clip) -> str | None:
+        """The language to transcribe a clip in; None where it is to be detected."""
+        if self._recogniser is None:
+            return language_of(clip, self.options.language, (), self.options.model)
+        if self._is_english:
+            return ENGLISH
+        return language_of(clip, self.options.language, self._recogniser.supported_languages, self.options.model)
+
     async def _detect_language(self, audio_T: NDArray[np.float32]) -> str:
         """Detect the language by a request of one token."""
         import vllm
@@ -305,7 +321,7 @@ class VllmTeacher:
             return {"prompt": self.options.prompt, "multi_modal_data": {"audio": (audio_T, RATE_HZ)}}
         from vllm.config.speech_to_text import SpeechToTextParams
 
-        return self._recogniser.get_generation_prompt(
+        prompt: PromptType = self._recogniser.get_generation_prompt(
             SpeechToTextParams(
                 audio=audio_T,
                 stt_config=self._speech_config,
@@ -314,6 +330,10 @@ class VllmTeacher:
                 request_prompt=self.options.prompt or "",
             )
         )
+        if self._is_english:  # it has not learnt the tokens that vLLM writes there all the same
+            decoder: Any = cast("Any", prompt)["decoder_prompt"]
+            decoder["prompt"] = decoder["prompt"].replace(f"<|{ENGLISH}|><|transcribe|>", "")
+        return prompt
 
     def _result(self, answer: CompletionOutput, language: str | None) -> Transcription:
         finish = FINISHES.get(answer.finish_reason)
