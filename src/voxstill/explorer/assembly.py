@@ -1,8 +1,8 @@
 """The rows of a new joined file: the columns of all tables side by side, in the order of the table of utterances.
 
-The database joins the ids, within its limit of memory. Beside the ids only a block of utterances is in memory: tables
-mostly have the order of the utterances, so that a block needs few of their parts. A part with rows of several blocks is
-read for each of them.
+The database joins the ids, within its limit of memory. Beside the ids only two blocks of utterances are in memory, one
+that is read while the other is inserted: tables mostly have the order of the utterances, so that a block needs few of
+their parts. A part with rows of several blocks is read for each of them.
 """
 
 from __future__ import annotations
