@@ -24,13 +24,14 @@ def write(work: Store, prefix: str, rows: list[Utterance] | list[Label], rng: np
     work.create(f"{prefix}/999.parquet", tables.to_parquet([], Utterance if "utt" in prefix else Label))
 
 
-@pytest.mark.parametrize("block_rows", [7, 1000])
+@pytest.mark.parametrize(("block_rows", "held_rows"), [(7, 7), (7, 1000), (1000, 1000)])
 @pytest.mark.parametrize("seed", range(5))
 def test_each_utterance_has_the_first_label_of_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, block_rows: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, block_rows: int, held_rows: int
 ) -> None:
     monkeypatch.setattr(assembly, "BLOCK_ROWS", block_rows)
-    monkeypatch.setattr(assembly, "HELD_ROWS", block_rows)
+    monkeypatch.setattr(assembly, "HELD_ROWS", held_rows)
+    monkeypatch.setattr(assembly, "_ROW_GROUP", 3)  # several insertions at once
     rng, work = np.random.default_rng(seed), Store(str(tmp_path))
     numbers = [int(number) for number in rng.integers(0, 40, 60)]  # some twice
     utterances = [

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -227,3 +230,17 @@ def test_who_may_not_write_the_folder_opens_the_file_that_is_there(
     assert builds == ["built", "built"]
     assert not path_of(cfg).exists()
     assert "is not kept" in caplog.text
+
+
+def test_neither_a_build_nor_opening_it_again_loads_pandas(cfg: Config) -> None:
+    code = (
+        "import sys; from explorer_process import num_rows_of\n"
+        "assert num_rows_of((sys.argv[1], sys.argv[2])) == int(sys.argv[3])\n"
+        "assert 'pandas' not in sys.modules"
+    )
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", code, cfg.work, cfg.model_dump_json(exclude_unset=True), str(NUM)],
+            check=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )

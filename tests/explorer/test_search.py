@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from voxstill.core.records import Label, Utterance
-from voxstill.explorer import joined
+from voxstill.explorer import joined, word_index
 from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.filters import ROW, Filter, Order
 from voxstill.explorer.staging import Sources, TableSource
@@ -115,3 +117,10 @@ def test_more_searches_at_once_than_are_kept_answer_as_alone(
         at_once = list(pool.map(lambda text: corpus.totals(Filter(text=text))["utterances"], wanted * 3))
     assert at_once == [alone[text] for text in wanted] * 3
     assert len([first, *exported]) == alone[wanted[0]]
+
+
+@given(st.lists(st.integers(0, 2**20)), st.integers(0, 2**31))
+def test_words_are_sorted_by_all_of_their_bits(numbers: list[int], first_row: int) -> None:
+    number_P, row_P = np.array(numbers, np.int32), first_row + np.arange(len(numbers)) // 2
+    pairs = word_index._sorted(number_P, row_P).tolist()
+    assert [divmod(pair, 2**32) for pair in pairs] == sorted(zip(numbers, row_P.tolist(), strict=True))

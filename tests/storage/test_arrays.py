@@ -14,7 +14,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.storage.arrays import arrow_array, numpy_array
+from voxstill.storage.arrays import arrow_array, arrow_numbers, numpy_array
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -89,6 +89,15 @@ def test_a_column_becomes_what_arrow_makes_of_it(data: st.DataObject, kind: pa.D
     expected_N, actual_N = column.to_numpy(), numpy_array(column)
     assert actual_N.dtype == expected_N.dtype
     np.testing.assert_array_equal(actual_N, expected_N)
+
+
+@given(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1)), st.sampled_from([np.int32, np.int64, np.float64]))
+def test_numbers_of_numpy_become_what_arrow_makes_of_them(values: list[int | None], kind: type[np.number[Any]]) -> None:
+    values_N = np.array([value or 0 for value in values], kind)
+    is_valid_N = np.array([value is not None for value in values], np.bool_)
+    assert arrow_numbers(values_N).equals(pa.array(values_N))
+    assert arrow_numbers(values_N[::-2]).equals(pa.array(values_N[::-2]))
+    assert arrow_numbers(values_N, is_valid_N).equals(pa.array(values_N, mask=~is_valid_N))
 
 
 def test_no_step_loads_pandas(tmp_path: Path) -> None:

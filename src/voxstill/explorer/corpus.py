@@ -20,6 +20,7 @@ from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
 from voxstill.explorer.searches import Searches
 from voxstill.explorer.staging import run
 from voxstill.explorer.students import StudentTexts
+from voxstill.storage.arrays import arrow_array
 
 if TYPE_CHECKING:
     import duckdb
@@ -224,7 +225,7 @@ class Corpus:
         import pyarrow as pa
 
         numbers = self.numbers_of(sorted({id_ for student in students for id_ in student.rows}))
-        texts = {"row": pa.array(list(numbers.values()), pa.int64())}
+        texts = {"row": arrow_array(list(numbers.values()), pa.int64())}
         for student in students:
             texts |= student.values(list(numbers))
         self._connection.register("student_texts", pa.table(texts))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from voxstill.core.records import fingerprint
 from voxstill.storage import tables
+from voxstill.storage.arrays import arrow_array, arrow_numbers
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -124,10 +125,11 @@ def read(work: Store, source: TableSource, keys: Sequence[str]) -> Iterator[pa.T
     start = 0
     for key, part in zip(keys, tables.columns(work, keys, source.kind, _names(source)), strict=True):
         if source.role == "utterances":
-            yield part.append_column("row", pa.array(np.arange(start, start + len(part))))
+            yield part.append_column("row", arrow_numbers(np.arange(start, start + len(part))))
             start += len(part)
         elif source.role == "shards":
-            yield part.append_column("own_tar", pa.repeat(key.removesuffix(".parquet") + ".tar", len(part)))
+            [tar] = arrow_array([key.removesuffix(".parquet") + ".tar"], pa.string())
+            yield part.append_column("own_tar", pa.repeat(tar, len(part)))
         else:
             yield part
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxstill.explorer.columns import Column
+from voxstill.storage.arrays import arrow_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,10 +51,10 @@ class StudentTexts:
 
         known = [self.rows.get(id_) for id_ in ids]
         return {
-            self.prefix: pa.array([row and row.text for row in known], pa.string()),
-            f"{self.prefix}_errors": pa.array([row and row.errors for row in known], pa.int64()),
-            f"{self.prefix}_words": pa.array([row and row.words for row in known], pa.int64()),
-            f"{self.prefix}_wer": pa.array(
+            self.prefix: arrow_array([row and row.text for row in known], pa.string()),
+            f"{self.prefix}_errors": arrow_array([row and row.errors for row in known], pa.int64()),
+            f"{self.prefix}_words": arrow_array([row and row.words for row in known], pa.int64()),
+            f"{self.prefix}_wer": arrow_array(
                 [row.errors / row.words if row is not None and row.words else None for row in known], pa.float64()
             ),
         }

@@ -59,6 +59,15 @@ def arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), buffers, num_null, children=children)
 
 
+def arrow_numbers(values_N: NDArray[Any], is_valid_N: NDArray[np.bool_] | None = None) -> pa.Array:
+    """A NumPy array of numbers as an Arrow array that shares its memory; null where a value is not valid."""
+    import pyarrow as pa
+
+    validity = None if is_valid_N is None else pa.py_buffer(np.packbits(is_valid_N, bitorder="little"))
+    buffers = [validity, pa.py_buffer(np.ascontiguousarray(values_N))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values_N.dtype), len(values_N), buffers)
+
+
 def numpy_array(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     """The values of a column of numbers, booleans or texts, as `to_numpy` of Arrow returns them.
 
