@@ -168,3 +168,38 @@ def test_what_a_c_library_writes_of_a_bad_file_is_not_shown(capfd: pytest.Captur
 def test_a_decoder_process_starts_without_the_configuration() -> None:
     code = "import sys, voxstill.audio.decoder; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_another_thread_decodes_can_be_interrupted_and_is_not_tried_again() -> None:
+    with Decoder(60, 1024) as decoder:
+        decoder.decode(INTACT)
+        child, outcome = decoder._child, list[DataError]()
+        assert child is not None
+        child.send_signal(signal.SIGSTOP)
+
+        def decode() -> None:
+            with pytest.raises(DataError, match="decoding crashed") as caught:
+                decoder.decode(INTACT)
+            outcome.append(caught.value)
+
+        thread = threading.Thread(target=decode)
+        thread.start()
+        time.sleep(0.1)
+        decoder.interrupt()
+        thread.join(10)
+        assert len(outcome) == 1
+        assert decoder._child is None
+        assert len(decoder.decode(INTACT).samples_T) == 16_000
+
+
+def test_a_child_that_has_ended_is_replaced_and_costs_no_attempt() -> None:
+    with Decoder(60, 1024) as decoder:
+        thread = threading.Thread(target=decoder._connected)  # the child ends with it
+        thread.start()
+        thread.join()
+        child = decoder._child
+        assert child is not None
+        until(lambda: child.poll() is not None)
+        decoder.start()
+        assert decoder._child is not child
+        assert len(decoder.decode(INTACT).samples_T) == 16_000

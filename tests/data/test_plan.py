@@ -231,6 +231,26 @@ def test_the_order_of_the_data_is_the_one_of_experiments_that_have_begun(
     assert epoch_plan.sha256().startswith(start_of_hash)
 
 
+@pytest.mark.parametrize(
+    ("num", "longest_ms", "window", "start_of_hash"),
+    [
+        (150_000, 35_000, 65_536, "a0dfb7f7d5d16d0b"),  # several blocks and windows
+        (150_000, 900_000, 131_072, "23db9ef46a4db8b2"),  # lengths above 16 bits, a window of two blocks
+        (70_000, 250, 100, "22236e98655b60df"),  # lengths of 8 bits, many windows in a block
+    ],
+)
+def test_the_order_of_a_corpus_of_many_blocks_is_the_one_of_experiments_that_have_begun(
+    num: int, longest_ms: int, window: int, start_of_hash: str
+) -> None:
+    durations_ms = np.random.default_rng(0).integers(longest_ms // 50, longest_ms, num)
+    num_tokens = durations_ms // 100 + 1
+    cfg = Plan(budget_ms=max(120_000, longest_ms), window=window, batches_per_step=8)
+    epoch_plan = plan(durations_ms, num_tokens, cfg, seed=7, epoch=2, num_frames=2 * num_tokens)
+    assert epoch_plan.sha256().startswith(start_of_hash)
+    assert epoch_plan.step_frames.sum() == 2 * num_tokens[epoch_plan.order].sum()
+    assert np.array_equal(2 * epoch_plan.step_tokens, epoch_plan.step_frames)
+
+
 def test_many_ranks_do_not_wait_where_the_window_grows_with_them() -> None:
     for sigma in (0.5, 0.8):
         durations_ms = np.random.default_rng(0).lognormal(2.4, sigma, 140_000) * 1000

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.pipeline import transcribe
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +116,47 @@ def test_each_file_is_written_as_soon_as_it_is_transcribed(
     assert (code, out) == (2, "")
     assert "standard input is closed" in err
     assert [path.read_text() for path in (tmp_path / "texts").iterdir()] == [f"{TEXTS[0]}\n"]
+
+
+def test_short_recordings_together_have_the_transcripts_of_each_alone(
+    tone_student: Path, files: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "silent.wav").write_bytes(codec.encode(np.zeros(16_000, np.int16), "wav"))
+    (tmp_path / "long.flac").write_bytes(codec.encode(np.tile(speak(TEXTS[0])[0], 30), "flac"))
+    audio = [*files, str(tmp_path / "silent.wav"), *files[::-1], str(tmp_path / "long.flac"), *files] * 2
+    recognizer = transcribe.Recognizer(tone_student)
+    together = recognizer.transcribe(audio)
+    assert [transcript.audio for transcript in together] == audio
+    for path, transcript in zip(audio, together, strict=True):
+        [alone] = recognizer.transcribe(path)
+        assert (transcript.text, transcript.error, transcript.duration_ms) == (
+            alone.text,
+            alone.error,
+            alone.duration_ms,
+        )
+        assert [(word.text, word.start_ms, word.end_ms) for word in transcript.words] == [
+            (word.text, word.start_ms, word.end_ms) for word in alone.words
+        ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_the_process_that_decodes(
+    tone_student: Path, files: list[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "audio").mkdir()
+    for i in range(3000):
+        (tmp_path / f"audio/{i:04}.flac").symlink_to(files[0])
+    command = [sys.executable, "-m", "voxstill", "transcribe", str(tone_student), str(tmp_path / "audio")]
+    process = subprocess.Popen([*command, "--output", str(tmp_path / "texts")], stderr=subprocess.DEVNULL)
+    until(lambda: any(tmp_path.glob("texts/*")), 60)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(number)
+    assert process.wait(10) != 0
+    assert children
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    texts = [path.read_text() for path in (tmp_path / "texts").iterdir() if not path.name.startswith(".")]
+    assert 0 < len(texts) < 3000
+    assert set(texts) == {f"{TEXTS[0]}\n"}
 
 
 def test_a_folder_that_cannot_be_written_is_a_storage_error(

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import answered_error, codec, sandbox, seeking
 from voxstill.audio.byte_source import ByteSource
+from voxstill.audio.connection import fill, receive, send
 from voxstill.audio.level import Gain, Level
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import RATE_HZ
@@ -54,7 +55,7 @@ class Decoder:
         self._limit_s, self._limit_mb = limit_s, limit_mb
         self._child: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._is_ready = False
+        self._is_ready = self._is_interrupted = False
 
     def decode(self, data: bytes, *, channel: int | None = None, gain: Gain = "none") -> codec.Audio:
         """Decode as `codec.decode`; DataError also where the child crashed, timed out or ran out of memory.
@@ -67,7 +68,7 @@ class Decoder:
         request = _REQUEST.pack(_WHOLE, -1 if channel is None else channel, target.encode(), in_db, len(data))
 
         def exchange(connection: socket.socket) -> codec.Audio:
-            _send(connection, request, data)
+            send(connection, request, data)
             return _receive_response(connection)
 
         return self._attempt(exchange)
@@ -95,7 +96,7 @@ class Decoder:
         """Send a request, answer what the child asks for, and give its samples to the sink; returns a fault."""
 
         def exchange(connection: socket.socket) -> _BlocksEnd:
-            _send(connection, request)
+            send(connection, request)
             try:
                 end = _receive_blocks(connection, data, sink, as_float, time.monotonic() + self._limit_s)
             except (VoxstillError, KeyboardInterrupt):  # of the file or the sink: the child waits for an answer
@@ -111,6 +112,7 @@ class Decoder:
 
     def _attempt(self, exchange: Callable[[socket.socket], _Answer]) -> _Answer:
         """What the child answers; a crash is retried in a fresh one."""
+        self._is_interrupted = False
         for _ in range(ATTEMPTS):
             connection = self._connected()
             try:
@@ -122,6 +124,8 @@ class Decoder:
                 ) from None
             except OSError:
                 cause = self._end()
+                if self._is_interrupted:
+                    break
             except _ProtocolError:
                 self.close()
                 cause = "answering nonsense, and ended"
@@ -130,13 +134,21 @@ class Decoder:
     def start(self) -> None:
         """Start the child process where none runs, without waiting for it: it gets ready beside other work."""
         if self._child is not None:
-            return
+            if self._child.poll() is None:
+                return
+            self._end()  # it ended with the thread that started it
         parent_socket, child_socket = socket.socketpair()
         handle = child_socket.fileno()
         code = f"from voxstill.audio import decoder; decoder.serve({handle}, {self._limit_mb}, {os.getpid()})"
         with child_socket:
             self._child = subprocess.Popen([sys.executable, "-c", code], pass_fds=[handle], stdin=subprocess.DEVNULL)
         self._socket = parent_socket
+
+    def interrupt(self) -> None:
+        """End what another thread decodes: there it is a DataError, and is not tried again."""
+        self._is_interrupted = True
+        if (child := self._child) is not None:
+            child.kill()
 
     def close(self) -> None:
         """End the child process."""
@@ -202,7 +214,7 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
     connection.sendall(_READY)
     while True:
         try:
-            kind, channel, target, in_db, num_bytes = _REQUEST.unpack(_receive(connection, _REQUEST.size))
+            kind, channel, target, in_db, num_bytes = _REQUEST.unpack(receive(connection, _REQUEST.size))
             if kind == _BLOCKS:
                 decode = functools.partial(codec.decode_blocks, as_float=bool(in_db))
                 _serve_blocks(connection, num_bytes, decode, limit_mb)
@@ -212,14 +224,14 @@ def serve(handle: int, limit_mb: int, parent: int) -> None:
                 _serve_blocks(connection, num_bytes, functools.partial(seeking.write_stretch, *stretch), limit_mb)
                 continue
             gain = target.rstrip(b"\0").decode() or in_db
-            data = bytes(_receive(connection, num_bytes))
+            data = bytes(receive(connection, num_bytes))
         except ConnectionError:
             return
         answer, samples_T = _decoded(data, None if channel < 0 else channel, gain, limit_mb)
         del data
         answer_bytes = json.dumps(answer).encode()
         header = _RESPONSE.pack(len(answer_bytes), samples_T.nbytes)
-        _send(connection, header + answer_bytes, samples_T.view(np.uint8).data)
+        send(connection, header + answer_bytes, samples_T.view(np.uint8).data)
 
 
 def _warm_up() -> None:
@@ -267,8 +279,8 @@ class _ParentBytes:
             return b"".join(self[at : min(at + _PIECE_BYTES, end)] for at in range(start, end, _PIECE_BYTES))
         if not self._start <= start <= end <= self._start + len(self._piece):
             num_bytes = min(_PIECE_BYTES, self._num_bytes - start)
-            _send(self._connection, _MESSAGE.pack(_READ, start, num_bytes))
-            self._start, self._piece = start, bytes(_receive(self._connection, num_bytes))
+            send(self._connection, _MESSAGE.pack(_READ, start, num_bytes))
+            self._start, self._piece = start, bytes(receive(self._connection, num_bytes))
         return self._piece[start - self._start : end - self._start]
 
 
@@ -281,10 +293,10 @@ class _ParentSink:
     def write(self, samples_T: NDArray[Any]) -> None:
         if len(samples_T):
             contiguous_T = np.ascontiguousarray(samples_T)
-            _send(self._connection, _MESSAGE.pack(_WRITE, 0, contiguous_T.nbytes), contiguous_T.view(np.uint8).data)
+            send(self._connection, _MESSAGE.pack(_WRITE, 0, contiguous_T.nbytes), contiguous_T.view(np.uint8).data)
 
     def clear(self) -> None:
-        _send(self._connection, _MESSAGE.pack(_CLEAR, 0, 0))
+        send(self._connection, _MESSAGE.pack(_CLEAR, 0, 0))
 
 
 def _serve_blocks(connection: socket.socket, num_bytes: int, decode: _DecodeBlocks, limit_mb: int) -> None:
@@ -297,7 +309,7 @@ def _serve_blocks(connection: socket.socket, num_bytes: int, decode: _DecodeBloc
     except Exception as error:
         answer = dict(answered_error.packed(answered_error.of(error, limit_mb)))
     answer_bytes = json.dumps(answer).encode()
-    _send(connection, _MESSAGE.pack(_END, 0, len(answer_bytes)), answer_bytes)
+    send(connection, _MESSAGE.pack(_END, 0, len(answer_bytes)), answer_bytes)
 
 
 def _receive_blocks(
@@ -311,20 +323,20 @@ def _receive_blocks(
         if left_s <= 0:
             raise TimeoutError
         connection.settimeout(left_s)
-        message, start, num_bytes = _MESSAGE.unpack(_receive(connection, _MESSAGE.size))
+        message, start, num_bytes = _MESSAGE.unpack(receive(connection, _MESSAGE.size))
         if message == _READ and start >= 0 and 0 < num_bytes <= _PIECE_BYTES and start + num_bytes <= len(data):
             piece = data[start : start + num_bytes]
-            _send(connection, piece + bytes(num_bytes - len(piece)))  # a file may become shorter while it is read
+            send(connection, piece + bytes(num_bytes - len(piece)))  # a file may become shorter while it is read
         elif message == _WRITE and 0 < num_bytes <= _MAX_BLOCK and num_bytes % kind.itemsize == 0:
             num_samples += num_bytes // kind.itemsize
             if num_samples > codec.MAX_S * RATE_HZ:
                 raise _ProtocolError
-            sink.write(np.frombuffer(_receive(connection, num_bytes), kind))
+            sink.write(np.frombuffer(receive(connection, num_bytes), kind))
         elif message == _CLEAR and num_clears < _MAX_CLEARS:
             num_clears, num_samples = num_clears + 1, 0
             sink.clear()
         elif message == _END and 0 < num_bytes <= _MAX_ANSWER:
-            return _blocks_end(_receive(connection, num_bytes))
+            return _blocks_end(receive(connection, num_bytes))
         else:
             raise _ProtocolError
 
@@ -364,28 +376,14 @@ _METADATA = ("codec", "rate_hz", "num_channels", "file_level", "gain_db", "loude
 _NO_SAMPLES = np.zeros(0, np.int16)
 
 
-def _send(connection: socket.socket, *parts: bytes | memoryview) -> None:
-    sent = connection.sendmsg(parts)
-    for part in parts:  # sendmsg may send a part only
-        if sent < len(part):
-            connection.sendall(memoryview(part)[sent:])
-        sent = max(0, sent - len(part))
-
-
-def _receive(connection: socket.socket, num_bytes: int) -> bytearray:
-    received = bytearray(num_bytes)
-    _fill(connection, memoryview(received))
-    return received
-
-
 def _receive_response(connection: socket.socket) -> codec.Audio:
     """The audio of an answer; raises its error, and _ProtocolError where it is no answer of the child's code."""
-    num_meta, num_bytes = _RESPONSE.unpack(_receive(connection, _RESPONSE.size))
+    num_meta, num_bytes = _RESPONSE.unpack(receive(connection, _RESPONSE.size))
     if not (0 < num_meta <= _MAX_ANSWER and 0 <= num_bytes <= 2 * codec.MAX_S * RATE_HZ and num_bytes % 2 == 0):
         raise _ProtocolError
-    meta = _receive(connection, num_meta)
+    meta = receive(connection, num_meta)
     samples_T = np.empty(num_bytes // 2, np.int16)
-    _fill(connection, samples_T.data.cast("B"))
+    fill(connection, samples_T.data.cast("B"))
     try:
         answer = json.loads(meta)
         if "error" in answer:
@@ -400,12 +398,3 @@ def _receive_response(connection: socket.socket) -> codec.Audio:
 
 class _ProtocolError(Exception):
     """What the child sends is not what its code sends."""
-
-
-def _fill(connection: socket.socket, buffer: memoryview) -> None:
-    num_received = 0
-    while num_received < len(buffer):
-        num_new = connection.recv_into(buffer[num_received:])
-        if not num_new:
-            raise ConnectionError
-        num_received += num_new

@@ -16,21 +16,23 @@ where two lanes meet. Where shards differ too much in audio there is one lane, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Plan
+from voxstill.data.blocks import BLOCK, Counts, blocks, narrow
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
 """Row numbers of an index, which has fewer than 2 ** 31."""
-_Lengths = NDArray[np.integer]
-"""Milliseconds, as small numbers as hold them: what planning costs is memory."""
+_Value = TypeVar("_Value", bound=np.integer)
 _Cuts = tuple[Ints, Ints, Ints]
 """Windows with one more step each, and where that step starts and ends in the largest lane of its window."""
 _BISECTIONS = 5  # fills the last step of a window to about a twentieth
-_BLOCK = 1 << 16  # utterances sorted at a time: four times faster, as they fit into the processor's cache
+_DIGIT_BITS = 16  # of integers that NumPy sorts by counting, four times faster than others
 _MAX_IMBALANCE = 1.25  # of audio between the lanes of a window: chance alone gives less
 _MANY_STEPS = 500  # in a window of more steps than this, one small step does no harm
 
@@ -51,52 +53,57 @@ class Steps:
     def in_order(self, order_S: Ints, batches_per_step: int) -> tuple[Rows, Ints]:
         """Rows of all batches with the steps in this order, and the bounds of the batches in them."""
         starts, sizes = self.start_SL[order_S].ravel(), self.size_SL[order_S].ravel()
-        before = np.cumsum(sizes) - sizes
-        place_N = np.repeat(starts - before, sizes)
-        place_N += np.arange(len(place_N))
+        end_P = np.cumsum(sizes)
+        order = np.empty(end_P[-1], np.int32)
+        first_K = np.unique(np.searchsorted(end_P, np.arange(0, len(order), BLOCK), side="right"))
+        for first, last in pairwise([*first_K.tolist(), len(sizes)]):
+            start, end = end_P[first] - sizes[first], end_P[last - 1]
+            place_N = np.repeat((starts + sizes - end_P)[first:last], sizes[first:last])
+            place_N += np.arange(start, end)
+            order[start:end] = self.rows[place_N]
         # of the batches that share a piece, the first `size % share` have one utterance more
         share = batches_per_step // self.size_SL.shape[1]
         sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
-        return self.rows[place_N], np.concatenate([[0], np.cumsum(sizes_B)])
+        return order, np.concatenate([[0], np.cumsum(sizes_B)])
 
 
 def cut(
-    rows: Rows, durations_ms: Ints, num_tokens: Ints | None, lanes: int, cfg: Plan, random: np.random.Generator
+    rows: Ints, durations_ms: Ints, num_tokens: Ints | None, lanes: int, cfg: Plan, random: np.random.Generator
 ) -> Steps:
     """Cut shuffled rows into the steps of an epoch, in windows of `cfg.window` utterances and `lanes` lanes each."""
-    rows_WLN, lengths_WLN, num_WL = _windows(rows, durations_ms, lanes, cfg, random)
-    return _steps(rows_WLN, lengths_WLN, num_WL, num_tokens, cfg)
+    rows_WLN, longest_WLN, num_WL = _windows(rows, durations_ms, lanes, cfg, random)
+    return _steps(rows_WLN, longest_WLN, num_WL, num_tokens, cfg)
 
 
 def _windows(
-    rows: Rows, durations_ms: Ints, lanes: int, cfg: Plan, random: np.random.Generator
-) -> tuple[Rows, _Lengths, Ints]:
-    """Rows and lengths (W, L, N) by window and lane, from long to short but for the jitter, and the number in each.
+    rows: Ints, durations_ms: Ints, lanes: int, cfg: Plan, random: np.random.Generator
+) -> tuple[Rows, Counts, Ints]:
+    """Rows (W, L, N) by window and lane, from long to short but for the jitter, and the number in each.
 
-    Where there are fewer than N, lengths are 0 at the end.
+    And the longest of the lengths from each on, as with the jitter a later one may be longer: a batch must bear the
+    longest of all that follow. Where there are fewer than N, it is 0 at the end.
     """
     num_windows = max(1, round(len(rows) / cfg.window))
     width = -(-len(rows) // num_windows)
     num_windows = -(-len(rows) // width)
+    narrow_ms = narrow(durations_ms)
     rows_WN = np.zeros((num_windows, width), np.int32)
-    rows_WN.ravel()[: len(rows)] = rows
-    lengths_WN = np.zeros((num_windows, width), np.int32 if cfg.budget_ms < 1 << 31 else np.int64)
-    lengths_N = lengths_WN.ravel()
-    for start in range(0, len(rows), _BLOCK):
-        block_N = rows[start : start + _BLOCK]
-        lengths_N[start : start + len(block_N)] = durations_ms[block_N]
-    num_WL = (lengths_WN > 0).sum(axis=1, keepdims=True)
+    lengths_WN = np.zeros((num_windows, width), narrow_ms.dtype)
+    for block in blocks(len(rows)):
+        rows_WN.ravel()[block], lengths_WN.ravel()[block] = rows[block], narrow_ms.take(rows[block])
+    num_WL = np.minimum(width, len(rows) - width * np.arange(num_windows))[:, None]
     if lanes > 1:
         rows_WN, lengths_WN, num_WL = _cut_into_lanes(rows_WN, lengths_WN, num_WL, lanes)
     width = rows_WN.shape[1]
-    for start in range(0, len(rows_WN), per_block := max(1, _BLOCK // width)):
+    for start in range(0, len(rows_WN), per_block := max(1, BLOCK // width)):
         block = slice(start, start + per_block)
-        rows_WN[block], lengths_WN[block] = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
+        rows_WN[block], sorted_WN = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
+        lengths_WN[block] = _max_from_here(sorted_WN)
     shape = (*num_WL.shape, width)
     return rows_WN.reshape(shape), lengths_WN.reshape(shape), num_WL
 
 
-def _cut_into_lanes(rows_WN: Rows, lengths_WN: _Lengths, num_W1: Ints, lanes: int) -> tuple[Rows, _Lengths, Ints]:
+def _cut_into_lanes(rows_WN: Rows, lengths_WN: Counts, num_W1: Ints, lanes: int) -> tuple[Rows, Counts, Ints]:
     """Cut each window into lanes of as many neighbours each: rows and lengths (W * L, N), and the number in each.
 
     Windows stay whole where some lanes would have no audio, or much more than others, as where shards of one data set
@@ -117,40 +124,41 @@ def _cut_into_lanes(rows_WN: Rows, lengths_WN: _Lengths, num_W1: Ints, lanes: in
     return rows_WN[window_W11, index_WLN].reshape(shape), lengths_WLN.reshape(shape), num_WL
 
 
-def _sorted(rows_WN: Rows, lengths_WN: _Lengths, cfg: Plan, random: np.random.Generator) -> tuple[Rows, _Lengths]:
+def _sorted(rows_WN: Rows, lengths_WN: Counts, cfg: Plan, random: np.random.Generator) -> tuple[Rows, Counts]:
     """Sort each window from long to short, then move each place back by up to a batch; length 0 stays at the end."""
-    rows_WN, lengths_WN = _by_key(lengths_WN.max() - lengths_WN, rows_WN, lengths_WN)
-    per_batch_WN = np.minimum(cfg.budget_ms // np.maximum(lengths_WN, 1), cfg.max_utterances)
+    order_WN = _by_digits(lengths_WN.max() - lengths_WN)
+    sorted_WN = _picked(lengths_WN, order_WN)
+    per_batch_WN = np.minimum(float(cfg.budget_ms) / np.maximum(sorted_WN, 1), cfg.max_utterances).astype(np.int64)
     jitter_WN = random.random(lengths_WN.shape, np.float32) * per_batch_WN
     place_WN = np.arange(lengths_WN.shape[1]) + jitter_WN.astype(np.int64)
-    place_WN[lengths_WN == 0] = lengths_WN.shape[1] + cfg.max_utterances
-    return _by_key(place_WN, rows_WN, lengths_WN)
+    place_WN[sorted_WN == 0] = lengths_WN.shape[1] + cfg.max_utterances
+    moved_WN = _by_digits(place_WN)
+    return _picked(rows_WN, _picked(order_WN, moved_WN)), _picked(sorted_WN, moved_WN)
 
 
-def _by_key(keys_WN: _Lengths, rows_WN: Rows, lengths_WN: _Lengths) -> tuple[Rows, _Lengths]:
-    """Rows and lengths of each window, sorted by key.
-
-    Key and place are sorted as one integer, of 32 bits where they fit: numpy does that many times faster than finding
-    the permutation.
-    """
-    width = keys_WN.shape[1]
-    bits = (width - 1).bit_length()
-    kind: type[np.unsignedinteger] = np.uint32 if int(keys_WN.max()) < 1 << (32 - bits) else np.uint64
-    packed_WN = (keys_WN.astype(kind) << bits) | np.arange(width, dtype=kind)
-    packed_WN.sort(axis=1)
-    place_WN = (packed_WN & ((1 << bits) - 1)).astype(np.int64)
-    place_WN += width * np.arange(len(keys_WN))[:, None]
-    return rows_WN.ravel()[place_WN], lengths_WN.ravel()[place_WN]
+def _by_digits(keys_WN: Counts) -> Ints:
+    """The places of the keys of each window from low to high, equal ones in their order; none is below 0."""
+    order_WN = keys_WN.astype(np.uint16).argsort(axis=1, kind="stable")  # its lowest bits
+    for shift in range(_DIGIT_BITS, int(keys_WN.max()).bit_length(), _DIGIT_BITS):
+        digit_WN = _picked((keys_WN >> shift).astype(np.uint16), order_WN)
+        order_WN = _picked(order_WN, digit_WN.argsort(axis=1, kind="stable"))
+    return order_WN
 
 
-def _steps(rows_WLN: Rows, lengths_WLN: _Lengths, num_WL: Ints, num_tokens: Ints | None, cfg: Plan) -> Steps:
+def _picked(values_WN: NDArray[_Value], place_WN: Ints) -> NDArray[_Value]:
+    """The values at these places of their window."""
+    first_W1 = values_WN.shape[1] * np.arange(len(values_WN))[:, None]
+    picked_WN: NDArray[_Value] = values_WN.ravel().take(place_WN + first_W1)
+    return picked_WN
+
+
+def _steps(rows_WLN: Rows, longest_WLN: Counts, num_WL: Ints, num_tokens: Ints | None, cfg: Plan) -> Steps:
     """Cut windows into steps that are as equally full as their limits allow."""
     share = cfg.batches_per_step // num_WL.shape[1]  # batches that a piece of a lane is cut into
     largest_W = num_WL.max(axis=1)
-    # with the jitter a later one may be longer: a batch must bear the longest of all that follow
-    longest_WLN, tokens_WLN, budget_tokens = _max_from_here(lengths_WLN), None, cfg.budget_tokens or 0
+    tokens_WLN, budget_tokens = None, cfg.budget_tokens or 0
     if num_tokens is not None and budget_tokens:
-        tokens_WLN = _max_from_here(np.where(lengths_WLN > 0, num_tokens[rows_WLN], 0))
+        tokens_WLN = _max_from_here(np.where(longest_WLN > 0, num_tokens[rows_WLN], 0))
     lane_L = np.arange(num_WL.shape[1])
 
     def cut_at(fill_W: NDArray[np.float64]) -> tuple[Ints, list[_Cuts]]:
@@ -189,10 +197,9 @@ def _steps(rows_WLN: Rows, lengths_WLN: _Lengths, num_WL: Ints, num_tokens: Ints
     return _gathered(rows_WLN, num_WL, cuts, share)
 
 
-def _max_from_here(counts: _Lengths) -> _Lengths:
-    """The maximum of each count and all that follow it on the last axis, at least 1."""
-    most = np.maximum.accumulate(counts[..., ::-1], axis=-1)[..., ::-1]
-    return np.maximum(most, 1, out=most)
+def _max_from_here(counts: Counts) -> Counts:
+    """The maximum of each count and all that follow it on the last axis."""
+    return np.maximum.accumulate(counts[..., ::-1], axis=-1)[..., ::-1]
 
 
 def _gathered(rows_WLN: Rows, num_WL: Ints, cuts: list[_Cuts], share: int) -> Steps:

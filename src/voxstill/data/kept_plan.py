@@ -15,13 +15,14 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from voxstill.core.atomic import write_atomically
+from voxstill.core.atomic import atomic_file
 from voxstill.core.monitor import log
-from voxstill.data import batching
+from voxstill.data import batching, blocks
 from voxstill.data import plan as planning
 from voxstill.data.batching import Ints, Rows
 from voxstill.data.plan import EpochPlan, Tempos
 
+_Bytes = bytes | memoryview
 _KEY_BYTES, _SUM_BYTES, _SIZE_BYTES = 16, 8, 8
 
 
@@ -37,7 +38,8 @@ def kept_plan(path: Path, make: functools.partial[EpochPlan]) -> EpochPlan:
     epoch_plan = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, _encoded(key, epoch_plan))
+        with atomic_file(path) as draft, draft.open("wb") as file:
+            file.writelines(_encoded(key, epoch_plan))
     except OSError as error:
         log.info("train: the plan of the epoch is not kept in `%s`, and made again when resuming: %s", path, error)
     return epoch_plan
@@ -53,7 +55,7 @@ def _key(make: functools.partial[EpochPlan]) -> bytes:
 @functools.cache
 def _code() -> tuple[str, ...]:
     """Hashes of the files that say which plan is made, and how it is kept."""
-    files = planning.__file__, batching.__file__, __file__
+    files = planning.__file__, batching.__file__, blocks.__file__, __file__
     return tuple(xxhash.xxh3_128_hexdigest(Path(str(file)).read_bytes()) for file in files)
 
 
@@ -64,7 +66,7 @@ def _identity(argument: object) -> str:
     return argument.model_dump_json() if isinstance(argument, BaseModel) else repr(argument)
 
 
-def _encoded(key: bytes, epoch_plan: EpochPlan) -> bytes:
+def _encoded(key: bytes, epoch_plan: EpochPlan) -> list[_Bytes]:
     """The key, a checksum of key and body, and the body: a header as JSON behind its size, and the arrays."""
     header = {
         "batches_per_step": epoch_plan.batches_per_step,
@@ -75,8 +77,12 @@ def _encoded(key: bytes, epoch_plan: EpochPlan) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % np.dtype(np.int64).itemsize)  # numbers begin at multiples of their size
     arrays = epoch_plan.bounds, epoch_plan.step_tokens, epoch_plan.step_frames, epoch_plan.order
-    body = b"".join([len(text).to_bytes(_SIZE_BYTES, "little"), text, *(array.tobytes() for array in arrays)])
-    return b"".join([key, _sum(key, body), body])
+    body: list[_Bytes] = [
+        len(text).to_bytes(_SIZE_BYTES, "little"),
+        text,
+        *(array.data.cast("B") for array in arrays),
+    ]
+    return [key, _sum(key, *body), *body]
 
 
 def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) -> EpochPlan | None:
@@ -111,7 +117,8 @@ def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) ->
     )
 
 
-def _sum(key: bytes, body: bytes) -> bytes:
-    content = xxhash.xxh3_64(key)
-    content.update(body)
+def _sum(*parts: _Bytes) -> bytes:
+    content = xxhash.xxh3_64()
+    for part in parts:
+        content.update(part)
     return content.digest()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.data import batching
 from voxstill.data.batching import Ints, Rows
+from voxstill.data.blocks import Counts, blocks, by_blocks, narrow
 
 SamplingRate = NDArray[np.float64]
 Tempos = NDArray[np.float32]
@@ -150,7 +152,7 @@ def plan(
     *,
     seed: int,
     epoch: int,
-    num_frames: Ints | None = None,
+    num_frames: Counts | None = None,
     max_duration_ms: int | None = None,
     equal_neighbours: Ints | None = None,
     shard_of: Ints | None = None,
@@ -178,15 +180,19 @@ def plan(
     if by_shard := cfg.layout == "remote" and shard_of is not None:
         rows, lanes = _shuffled_by_shard(rows, shard_of, random), cfg.batches_per_step
     else:
-        rows, lanes = random.permutation(rows), 1
+        random.shuffle(rows)
+        lanes = 1
     steps = batching.cut(rows, durations_ms, num_tokens, lanes, cfg, random)
+    del rows  # eight bytes an utterance
     rank_S = durations_ms[steps.rows[steps.start_SL[:, 0]]] if ascending else random.random(len(steps.window_S))
     order_S = np.lexsort((rank_S, steps.window_S)) if by_shard else np.argsort(rank_S, kind="stable")
     order, bounds = steps.in_order(order_S, cfg.batches_per_step)
     first_S = bounds[: -1 : cfg.batches_per_step]
 
-    def per_step(counts: Ints | None) -> Ints:
-        return np.zeros(len(first_S), np.int64) if counts is None else np.add.reduceat(counts[order], first_S)
+    def per_step(counts: Counts | None) -> Ints:
+        if counts is None:
+            return np.zeros(len(first_S), np.int64)
+        return np.add.reduceat(narrow(counts)[order], first_S, dtype=np.int64)
 
     return EpochPlan(
         batches_per_step=cfg.batches_per_step,
@@ -207,12 +213,13 @@ def tempos(num: int, most: float, *, seed: int, epoch: int) -> Tempos:
     Drawn before the epoch is planned, as batches depend on lengths.
     """
     uniform_N = np.random.default_rng([seed, epoch, _TEMPOS]).random(num, np.float32)
-    tempo_N: Tempos = 1 + np.float32(most) * (2 * uniform_N - 1)
-    return tempo_N
+    return by_blocks(lambda block_N: 1 + np.float32(most) * (2 * block_N - 1), np.float32, uniform_N)
 
 
 def _with_tempo(durations_ms: Ints, tempo_N: Tempos | None) -> Ints:
-    return durations_ms if tempo_N is None else np.ceil(durations_ms * tempo_N).astype(np.int64)
+    if tempo_N is None:
+        return durations_ms
+    return by_blocks(lambda block_ms, block_N: np.ceil(block_ms * block_N), np.int64, durations_ms, tempo_N)
 
 
 def mixture_rates(
@@ -229,18 +236,18 @@ def mixture_rates(
     return rate_G
 
 
-def _sampled(rows: Rows, sampling_rate: SamplingRate | None, random: np.random.Generator) -> tuple[Rows, int]:
+def _sampled(rows: Ints, sampling_rate: SamplingRate | None, random: np.random.Generator) -> tuple[Ints, int]:
     """Rows, each repeated by its sampling rate, in no promised order; and the number of repetitions."""
     if sampling_rate is None:
         return rows, 0
-    rows = random.permutation(rows)
+    random.shuffle(rows)
     # systematic sampling: the total is as expected to less than one
     end_N = np.floor(np.cumsum(sampling_rate[rows]) + random.random()).astype(np.int64)
     count_N = np.maximum(np.diff(end_N, prepend=0), 1)
     return np.repeat(rows, count_N), int(count_N.sum()) - len(rows)
 
 
-def _shuffled_by_shard(rows: Rows, shard_of: Ints, random: np.random.Generator) -> Rows:
+def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) -> Ints:
     """Rows with the shards in random order, those of a shard together."""
     shard_N = shard_of[rows]
     if (shard_N[1:] < shard_N[:-1]).any():  # rows of an index are sorted already: a sort would take seconds
@@ -269,25 +276,28 @@ def _usable(
     durations_ms: Ints,
     num_tokens: Ints | None,
     cfg: Plan,
-    num_frames: Ints | None,
+    num_frames: Counts | None,
     max_duration_ms: int | None,
     equal_neighbours: Ints | None,
-) -> tuple[Rows, dict[str, int]]:
+) -> tuple[Ints, dict[str, int]]:
     """Rows that can be trained on, and the number of the others by the first reason that holds."""
-    empty = durations_ms <= 0
-    if num_tokens is not None:
-        empty |= num_tokens <= 0
-    too_long = durations_ms > cfg.budget_ms
-    if num_tokens is not None and cfg.budget_tokens is not None:
-        too_long |= num_tokens > cfg.budget_tokens
-    bad = {"empty": empty, "longer_than_a_batch": too_long}
-    if max_duration_ms is not None:
-        bad["longer_than_is_heard"] = durations_ms > max_duration_ms
-    if num_tokens is not None and num_frames is not None:
-        bad["too_short_for_ctc"] = num_frames < num_tokens + (0 if equal_neighbours is None else equal_neighbours)
-    kept = np.ones(len(durations_ms), bool)
-    dropped = {}
-    for reason, mask in bad.items():
-        dropped[reason] = int((mask & kept).sum())
-        kept &= ~mask
-    return np.flatnonzero(kept).astype(np.int32), dropped
+
+    def bad(block: slice) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        lengths_N, tokens_N = durations_ms[block], None if num_tokens is None else num_tokens[block]
+        yield "empty", lengths_N <= 0 if tokens_N is None else (lengths_N <= 0) | (tokens_N <= 0)
+        too_long_N = lengths_N > cfg.budget_ms
+        if tokens_N is not None and cfg.budget_tokens is not None:
+            too_long_N |= tokens_N > cfg.budget_tokens
+        yield "longer_than_a_batch", too_long_N
+        if max_duration_ms is not None:
+            yield "longer_than_is_heard", lengths_N > max_duration_ms
+        if tokens_N is not None and num_frames is not None:
+            needed_N = tokens_N if equal_neighbours is None else tokens_N + equal_neighbours[block]
+            yield "too_short_for_ctc", num_frames[block] < needed_N
+
+    kept_N, dropped = np.ones(len(durations_ms), bool), Counter[str]()
+    for block in blocks(len(kept_N)):
+        for reason, bad_N in bad(block):
+            dropped[reason] += int(np.count_nonzero(bad_N & kept_N[block]))
+            kept_N[block] &= ~bad_N
+    return np.flatnonzero(kept_N), dict(dropped)

@@ -6,15 +6,15 @@ import os
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.audio import samples, vad
+from voxstill.audio import samples
 from voxstill.audio.byte_source import ByteSource
 from voxstill.audio.decoder import Decoder
 from voxstill.audio.sample_file import SampleFile
@@ -22,6 +22,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import RATE_HZ
+from voxstill.pipeline.decode_ahead import DecodeAhead, Decoded
 from voxstill.storage.fetch import open_uri
 from voxstill.storage.redaction import redact_uri
 
@@ -43,6 +44,10 @@ Audio: TypeAlias = "str | os.PathLike[str] | Bytes | IO[bytes] | Samples | Tenso
 """A path or URI, the bytes of an audio file, such a file opened, or mono samples: float32 in [-1, 1] or int16."""
 
 
+_PATHS_AHEAD = 16
+_NO_MORE = object()
+
+
 class Row(Protocol):
     """What came of a recording: a result, or an `error` that says why there is none."""
 
@@ -62,15 +67,6 @@ class Row(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """The samples of a recording at 16 kHz, read by slices, and what is wrong with its file although it has audio."""
-
-    samples_T: vad.Samples
-    is_silent: bool
-    warning: str | None = None
-
-
 class AudioReader:
     """Decodes one recording after another in a process of its own; threads may share it."""
 
@@ -78,6 +74,7 @@ class AudioReader:
         self._gain = cfg.audio.normalize
         self._decoder = Decoder(cfg.engine.decode_s, cfg.engine.decode_mb)
         self._decoding = threading.Lock()
+        self._decoding_thread: threading.Thread | None = None
         weakref.finalize(self, self._decoder.close)
 
     def start(self) -> None:
@@ -91,15 +88,47 @@ class AudioReader:
 
         DataError or StorageError where it is no audio or cannot be read.
         """
-        if isinstance(recording, np.ndarray) or _is_tensor(recording):
+        if _is_array(recording):
             samples_T = samples.from_array(_as_array(recording), rate_hz, self._gain)
             yield Decoded(samples_T, not samples_T.any())
             return
         with _source(recording) as source, SampleFile(self._gain) as decoded:
             with self._decoding:
-                fault = self._decoder.decode_blocks(source, decoded, as_float=decoded.is_float)
+                self._decoding_thread = threading.current_thread()
+                try:
+                    fault = self._decoder.decode_blocks(source, decoded, as_float=decoded.is_float)
+                finally:
+                    self._decoding_thread = None
             decoded.normalize()
             yield Decoded(decoded, decoded.is_silent, None if fault is None else in_one_line(fault))
+
+    def read_each(
+        self, recordings: Iterable[object], rate_hz: int = RATE_HZ, *, ahead_ms: int
+    ) -> Iterator[tuple[str, AbstractContextManager[Decoded]]]:
+        """The name of each recording, and what gives its samples, as `read` does; it is entered before the next one.
+
+        Meanwhile those that follow are decoded by a thread: `ahead_ms` of audio, and the recording that goes beyond.
+        What is no path is in memory, so of such recordings one is asked for ahead.
+        """
+        left, names = iter(recordings), deque[str]()
+        most_ahead, is_started = 1, False
+        with DecodeAhead(lambda recording: self.read(recording, rate_hz), self._interrupt, ahead_ms) as ahead:
+            while True:
+                while len(names) <= most_ahead and (recording := next(left, _NO_MORE)) is not _NO_MORE:
+                    most_ahead = _PATHS_AHEAD if isinstance(recording, str | os.PathLike) else 1
+                    if not is_started and not _is_array(recording):
+                        self.start()  # here: the process ends with the thread that started it
+                        is_started = True
+                    names.append(name_of(recording))
+                    ahead.add(recording)
+                if not names:
+                    return
+                yield names.popleft(), ahead.taken()
+
+    def _interrupt(self, thread: threading.Thread) -> None:
+        """End what a thread decodes."""
+        if self._decoding_thread is thread:
+            self._decoder.interrupt()
 
 
 def recordings_of(audio: Audio | Iterable[Audio]) -> Iterable[object]:
@@ -128,7 +157,11 @@ def in_one_line(error: VoxstillError) -> str:
 
 def _is_one(audio: object) -> bool:
     """Whether this is one recording, and not several."""
-    return isinstance(audio, str | os.PathLike | Bytes | np.ndarray | Readable) or _is_tensor(audio)
+    return isinstance(audio, str | os.PathLike | Bytes | Readable) or _is_array(audio)
+
+
+def _is_array(recording: object) -> TypeGuard[NDArray[Any] | Tensor]:
+    return isinstance(recording, np.ndarray) or _is_tensor(recording)
 
 
 def _is_tensor(audio: object) -> TypeGuard[Tensor]:
@@ -143,7 +176,7 @@ def name_of(recording: object) -> str:
         return os.fsdecode(name)
     if isinstance(recording, Bytes | Readable):
         return "bytes"
-    return "samples" if isinstance(recording, np.ndarray) or _is_tensor(recording) else type(recording).__name__
+    return "samples" if _is_array(recording) else type(recording).__name__
 
 
 def _content(file: Readable) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -9,6 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voxstill.audio import vad
 from voxstill.core import pcm
@@ -20,8 +25,9 @@ from voxstill.core.records import RATE_HZ, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.decoding import recognizer
 from voxstill.pipeline import recordings
-from voxstill.pipeline.audio_input import Audio, AudioReader, Decoded, exit_code, in_one_line, name_of, recordings_of
+from voxstill.pipeline.audio_input import Audio, AudioReader, exit_code, in_one_line, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
+from voxstill.pipeline.decode_ahead import Decoded
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
@@ -147,51 +153,97 @@ class Recognizer:
         recording. ConfigError where `rate_hz` is no whole number of 1 or more.
         """
         rate_hz = whole_number("rate_hz", rate_hz, 1)
-        return [self._transcribe(recording, rate_hz) for recording in recordings_of(audio)]
+        return list(self.transcripts(recordings_of(audio), rate_hz))
 
-    def _transcribe(self, recording: object, rate_hz: int) -> Transcript:
-        name = name_of(recording)
-        try:
-            with self._reader.read(recording, rate_hz) as decoded:
-                return self._transcribe_samples(name, decoded)
-        except VoxstillError as error:
-            return Transcript(audio=name, text=None, error=in_one_line(error))
+    def transcripts(self, recordings: Iterable[object], rate_hz: int = RATE_HZ) -> Iterator[Transcript]:
+        """Transcribe one recording after another, short ones in a batch; yields a Transcript for each, in order.
 
-    def _transcribe_samples(self, name: str, decoded: Decoded) -> Transcript:
+        The next ones are decoded meanwhile: at most as many as make a batch, or one that is longer.
+        """
+        batch_ms, window_ms = min(self._student.batch_ms, GROUP_MS), self._student.max_duration_ms or 0
+        group, drafts = _Group(), list[_Draft]()
+        for name, opened in self._reader.read_each(recordings, rate_hz, ahead_ms=batch_ms):
+            drafts.append(_Draft(name))
+            try:
+                with opened as decoded:
+                    self._add(group, drafts[-1], decoded)
+            except VoxstillError as error:
+                drafts[-1].error = in_one_line(error)
+            if max(group.duration_ms, len(group.utterances) * window_ms) >= batch_ms:
+                self._transcribe_group(group)
+                yield from (draft.transcript() for draft in drafts)
+                drafts.clear()
+        self._transcribe_group(group)
+        yield from (draft.transcript() for draft in drafts)
+
+    def _add(self, group: _Group, draft: _Draft, decoded: Decoded) -> None:
+        """Add the utterances of a recording to those that are transcribed together, which are as many as fit."""
         samples_T = decoded.samples_T
-        spans_ms = [] if decoded.is_silent else vad.segment(samples_T, self._cfg.segment)
-        texts: list[str] = []
-        words: list[Word] = []
-        for group in _groups(spans_ms):
-            hypotheses = self._student.transcribe_batch(
-                [samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)] for start, end in group],
-                [f"{name}:{start}" for start, _ in group],
-            )
-            for (start, end), hypothesis in zip(group, hypotheses, strict=True):
-                texts += [hypothesis.text] if hypothesis.text else []
-                words += hypothesis.words_within(start, end)
+        draft.duration_ms, draft.warning = pcm.samples_to_ms(len(samples_T)), decoded.warning
+        for start, end in [] if decoded.is_silent else vad.segment(samples_T, self._cfg.segment):
+            if group.utterances and group.duration_ms + end - start > GROUP_MS:
+                self._transcribe_group(group)
+            utterance_T = samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
+            group.utterances.append(_Utterance(draft, start, end, utterance_T))
+
+    def _transcribe_group(self, group: _Group) -> None:
+        """Transcribe utterances of one recording or several, each for its draft, and leave none in the group."""
+        utterances, group.utterances = group.utterances, []
+        hypotheses = self._student.transcribe_batch(
+            [utterance.samples_T for utterance in utterances],
+            [f"{utterance.draft.audio}:{utterance.start_ms}" for utterance in utterances],
+        )
+        for utterance, hypothesis in zip(utterances, hypotheses, strict=True):
+            draft = utterance.draft
+            draft.texts += [hypothesis.text] if hypothesis.text else []
+            draft.words += hypothesis.words_within(utterance.start_ms, utterance.end_ms)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A transcript to which the words of its utterances are added, in order."""
+
+    audio: str
+    duration_ms: int | None = None
+    texts: list[str] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    error: str | None = None
+    warning: str | None = None
+
+    def transcript(self) -> Transcript:
+        """The transcript, once all utterances are transcribed."""
+        if self.error is not None:
+            return Transcript(audio=self.audio, text=None, error=self.error)
         return Transcript(
-            audio=name,
-            text=" ".join(texts),
-            duration_ms=pcm.samples_to_ms(len(samples_T)),
-            words=tuple(words),
+            audio=self.audio,
+            text=" ".join(self.texts),
+            duration_ms=self.duration_ms,
+            words=tuple(self.words),
             error=None,
-            warning=decoded.warning,
+            warning=self.warning,
         )
 
 
-def _groups(spans_ms: Sequence[vad.Span]) -> Iterator[Sequence[vad.Span]]:
-    """The utterances of a recording that are in memory together."""
-    group: list[vad.Span] = []
-    group_ms = 0
-    for start, end in spans_ms:
-        if group and group_ms + end - start > GROUP_MS:
-            yield group
-            group, group_ms = [], 0
-        group.append((start, end))
-        group_ms += end - start
-    if group:
-        yield group
+@dataclass(frozen=True, slots=True)
+class _Utterance:
+    """A stretch of a recording."""
+
+    draft: _Draft
+    start_ms: int
+    end_ms: int
+    samples_T: NDArray[np.int16]
+
+
+@dataclass(slots=True)
+class _Group:
+    """The utterances that are in memory, and are transcribed together."""
+
+    utterances: list[_Utterance] = field(default_factory=list)
+
+    @property
+    def duration_ms(self) -> int:
+        """How much audio they are."""
+        return sum(utterance.end_ms - utterance.start_ms for utterance in self.utterances)
 
 
 def transcribe(
@@ -213,19 +265,20 @@ def transcribe(
     recognizer = Recognizer(model, cfg, reader)
     transcripts: list[Transcript] = []
 
-    def add(recording: Audio, name: str) -> None:
-        [transcript] = recognizer.transcribe(recording)
-        transcripts.append(replace(transcript, audio=name))
-        if files is not None:
-            files.write(transcripts[-1])
-
-    with Progress("transcribe", len(paths), "files") as bar:
-        for path in paths:
-            with recordings.readable(path) as source:
-                add(source, redact_uri(path))
+    def add(sources: Sequence[object], names: Sequence[str]) -> None:
+        for name, transcript in zip(names, recognizer.transcripts(sources), strict=True):
+            transcripts.append(replace(transcript, audio=name))
+            if files is not None:
+                files.write(transcripts[-1])
             bar.advance()
-    if microphone_s is not None:
-        add(recordings.record(microphone_s), "microphone")
+
+    with Progress("transcribe", len(paths) + (microphone_s is not None), "files") as bar:
+        for is_piped, some_paths in itertools.groupby(paths, key=recordings.STANDARD_INPUT.__eq__):
+            named = list(some_paths)
+            with recordings.standard_input() if is_piped else contextlib.nullcontext() as copy:
+                add([copy] if is_piped else named, list(map(redact_uri, named)))
+        if microphone_s is not None:
+            add([recordings.record(microphone_s)], ["microphone"])
     return transcripts, num_skipped
 
 

@@ -15,6 +15,7 @@ from voxstill.core.errors import DataError
 from voxstill.core.records import Batch, Split, Word, fingerprint
 from voxstill.data import shard_index
 from voxstill.data.batching import Ints
+from voxstill.data.blocks import by_blocks
 from voxstill.data.bottleneck import LoaderTimes
 from voxstill.data.kept_plan import kept_plan
 from voxstill.data.loader import Batches, Loader
@@ -172,12 +173,19 @@ class Corpus:
         part, cfg, frontend = self._train, self._cfg, self._frontend
         tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)
         max_duration_ms = min(cfg.plan.budget_ms, frontend.max_duration_ms or cfg.plan.budget_ms)
-        fits_N = np.ceil(part.durations_ms * tempo_N) <= max_duration_ms
-        if frontend.is_frame_synchronous:
-            needed_N = part.num_tokens + part.equal_neighbours
-            fits_N &= frontend.num_frames(part.num_samples, tempo_N) >= needed_N
-            fits_N &= frontend.num_frames(part.num_samples) >= needed_N
-        return np.where(fits_N, tempo_N, np.float32(1))
+
+        def fitting(
+            tempo_N: Tempos, durations_ms: Ints, num_samples_N: Ints, num_tokens_N: Ints, equal_neighbours_N: Ints
+        ) -> Tempos:
+            fits_N = np.ceil(durations_ms * tempo_N) <= max_duration_ms
+            if frontend.is_frame_synchronous:
+                needed_N = num_tokens_N + equal_neighbours_N
+                fits_N &= frontend.num_frames(num_samples_N, tempo_N) >= needed_N
+                fits_N &= frontend.num_frames(num_samples_N) >= needed_N
+            return np.where(fits_N, tempo_N, np.float32(1))
+
+        columns = tempo_N, part.durations_ms, part.num_samples, part.num_tokens, part.equal_neighbours
+        return by_blocks(fitting, np.float32, *columns)
 
     def _planned(
         self,
@@ -194,6 +202,7 @@ class Corpus:
         if frontend.max_duration_ms is not None:  # each utterance takes as much room as the longest
             most = max(cfg.budget_ms // frontend.max_duration_ms, 1)
             cfg = cfg.model_copy(update={"max_utterances": min(cfg.max_utterances, most)})
+        counted = (part.num_samples,) if tempo_N is None else (part.num_samples, tempo_N)
         make = functools.partial(
             plan,
             part.durations_ms,
@@ -201,7 +210,7 @@ class Corpus:
             cfg,
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=frontend.num_frames(part.num_samples, tempo_N) if frontend.is_frame_synchronous else None,
+            num_frames=by_blocks(frontend.num_frames, np.int32, *counted) if frontend.is_frame_synchronous else None,
             max_duration_ms=frontend.max_duration_ms,
             equal_neighbours=part.equal_neighbours,
             shard_of=part.shard,
