@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -205,22 +203,6 @@ def test_each_clip_is_transcribed_in_the_language_of_its_manifest(teacher: Any) 
 
     detected = LANGUAGES[TEXTS[0]]
     assert languages("german", "fr-FR", None, "klingon", "eng") == ["de", "fr", detected, detected, "en"]
-
-
-def test_a_whisper_of_english_alone_gets_no_tokens_of_language_and_task(learnt: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(learnt, tmp_path / "english")
-    path = folder / "generation_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"is_multilingual": False}))
-    teacher: Any = VllmTeacher(VllmOptions(model=str(folder), **ENGINE))  # type: ignore[arg-type]
-    teacher.load()
-    try:
-        prompt = teacher._prompt(np.zeros(16_000, np.float32), "en")
-        assert prompt["decoder_prompt"]["prompt"] == "<|startoftranscript|><|notimestamps|>"
-        assert {result.language for result in teacher.transcribe_batch(CLIPS)} == {"en"}
-    finally:
-        teacher.close()
-    with pytest.raises(ConfigError, match=r"`teacher\.language` is `de`"):
-        VllmTeacher(VllmOptions(model=str(folder), language="de", **ENGINE)).load()  # type: ignore[arg-type]
 
 
 def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher: Any) -> None:
