@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo check test test-vllm torture format clean
+.PHONY: install demo check docs test test-vllm torture format clean
 
 install: $(STAMP)
 
@@ -22,6 +22,10 @@ check: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# in build/site
+docs: install
+	$(VENV)/bin/zensical build --strict
 
 # more than there are cores: most tests wait for processes of their own half of the time
 test: install

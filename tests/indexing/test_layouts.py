@@ -21,7 +21,7 @@ from voxstill.indexing.segment import index
 from voxstill.storage.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs/sources.md"
-LAYOUTS = re.findall(r"^```text layout\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+LAYOUTS = re.findall(r"^```layout\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
 def tree(folder: Path, **files: str | bytes) -> Path:
