@@ -6,17 +6,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from voxstill.core import world
 from voxstill.pipeline.options import explained
 
 ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs/reference"
 
 
-def test_the_page_of_options_is_that_of_the_code(tmp_path: Path) -> None:
-    written = ROOT / "docs/reference/options.md"
-    committed = written.read_text(encoding="utf-8")
-    output = tmp_path / "options.md"
-    command = [sys.executable, str(ROOT / "tools/options_page.py"), str(output)]
-    subprocess.run(command, check=True, env=world.environment())
-    assert output.read_text(encoding="utf-8") == committed, "run tools/options_page.py"
-    assert all(f"| `{row.path}` |" in committed for row in explained(None))
+@pytest.mark.parametrize("name", ["options", "commands"])
+def test_a_page_is_that_of_the_code(name: str, tmp_path: Path) -> None:
+    output, script = tmp_path / "page.md", ROOT / f"tools/{name}_page.py"
+    subprocess.run([sys.executable, str(script), str(output)], check=True, env=world.environment())
+    committed = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+    assert output.read_text(encoding="utf-8") == committed, f"run {script}"
+
+
+def test_every_option_is_in_the_reference() -> None:
+    page = (REFERENCE / "options.md").read_text(encoding="utf-8")
+    assert [row.path for row in explained(None) if f"| `{row.path}` |" not in page] == []
+
+
+def test_every_command_is_in_the_reference() -> None:
+    page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
+    files = {path.stem.replace("_", "-") for path in (ROOT / "src/voxstill/commands").glob("[a-z]*.py")}
+    assert [name for name in files if f"### `voxstill {name}`" not in page] == []
