@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,11 @@ import numpy as np
 import pytest
 
 import judged
+import quickstart
 import voxstill
 from command_lines import parse
 from hub import hub_server
+from quickstart import arguments, blocks
 from tones import speak
 from voxstill import cli
 from voxstill.audio import codec
@@ -30,7 +31,6 @@ from voxstill.nn.students import SHAPES
 from voxstill.pipeline.options import explained
 from voxstill.storage.store import Store
 from voxstill.storage.tables import read
-from voxstill.synthesis.voices import SpeechJob, synthesize
 from voxstill.teachers import registry
 
 ROOT = Path(__file__).parents[1]
@@ -41,23 +41,10 @@ HISTORY = {ROOT / "CHANGELOG.md", *ROOT.glob("docs/decisions/*.md")}
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 OPTIONS = {row.path for row in explained(None)}
 SECTIONS = {path.partition(".")[0] for path in OPTIONS if "." in path}
-VOICES = {"ann": "en-us+f2", "bob": "en-gb-x-rp+m3", "cleo": "en-us+f4", "dan": "en-us+m1"}
-"""Speakers of the corpus of the quickstart: one for test, one for dev, two for train."""
-
-
-QUICK = ("engine=inline", "train.steps=4", "train.log_every=2", "train.loader_workers=0")
-"""What the test adds to the configuration of the quickstart."""
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, *languages: str) -> Iterator[tuple[str, str]]:
-    """Language and content of each fenced block, in order."""
-    for language, content in re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S):
-        if language in languages:
-            yield language, content
 
 
 def commands(page: Path) -> list[str]:
@@ -67,15 +54,6 @@ def commands(page: Path) -> list[str]:
         for line in content.splitlines()
         if line.removeprefix("$ ").startswith(("voxstill ", "make "))
     ]
-
-
-def arguments(command: str) -> list[str]:
-    """The words of a command, with the stars that the shell would expand."""
-    words = []
-    for word in shlex.split(command):
-        matches = sorted(str(path) for path in Path().glob(word)) if "*" in word else []
-        words += matches or [word]
-    return words
 
 
 def every(*languages: str) -> list[Any]:
@@ -194,26 +172,7 @@ def test_the_examples_of_the_filter_are_right() -> None:
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as the quickstart has it: recordings of digits with a manifest, and the examples."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    folder = tmp_path / "recordings"
-    folder.mkdir()
-    splits = {"ann": "test", "bob": "dev", "cleo": "train", "dan": "train"}
-    digits = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero")
-    rows, jobs = [], []
-    for number in range(16):
-        speaker = list(VOICES)[number % 4]
-        text = " ".join(digits[(number * 3 + i) % 10] for i in range(3))
-        rows.append(
-            {"id": f"{splits[speaker]}-{number:02}", "speaker": speaker, "text": text, "split": splits[speaker]}
-        )
-        jobs.append(SpeechJob(text=text, voice=VOICES[speaker]))
-    for row, samples_T in zip(rows, synthesize(jobs), strict=True):
-        row["audio"] = f"{row['id']}.flac"
-        (folder / row["audio"]).write_bytes(codec.encode(samples_T, "flac"))
-    (folder / "long.flac").write_bytes((folder / "test-00.flac").read_bytes())
-    (folder / "broken.flac").write_bytes(b"this is no audio")
-    rows.append({"audio": "broken.flac"})
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    quickstart.make(tmp_path)
     return tmp_path
 
 
@@ -222,7 +181,7 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
     for language, content in blocks(ROOT / "docs/quickstart.md", "console", "yaml", "jsonl", "python"):
         if language == "yaml":
             (corpus / "my.yaml").write_text(content, encoding="utf-8")
-            (corpus / "my.yaml").write_text(config.dump(config.load("my.yaml", QUICK)), encoding="utf-8")
+            (corpus / "my.yaml").write_text(config.dump(config.load("my.yaml", quickstart.QUICK)), encoding="utf-8")
         elif language == "jsonl":
             for line in content.splitlines():
                 assert (corpus / "recordings" / json.loads(line)["audio"]).exists() or "train-00" in line
@@ -245,13 +204,6 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
     assert {name for row in logged for name in row if f"`{name}`" not in page} == {"split"}  # told with its value
     assert (corpus / "subtitles/long.srt").exists()
     assert sum(recording.error is not None for recording in read(Store("work/mine"), "recordings", Recording)) == 1
-
-
-def write_quickstart_config() -> None:
-    """`my.yaml` as the quickstart writes it, with what the test adds."""
-    [(_, content)] = blocks(ROOT / "docs/quickstart.md", "yaml")
-    Path("my.yaml").write_text(content, encoding="utf-8")
-    Path("my.yaml").write_text(config.dump(config.load("my.yaml", QUICK)), encoding="utf-8")
 
 
 def test_the_page_on_shipping_runs(
@@ -293,7 +245,7 @@ def test_the_page_on_shipping_runs(
 def test_the_python_of_the_documents_runs_from_recordings_to_transcripts(
     corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_quickstart_config()
+    quickstart.write_config()
     names: dict[str, Any] = {}
     for _, content in blocks(ROOT / "docs/python.md", "python"):
         exec(compile(content, "docs/python.md", "exec"), names)
@@ -309,7 +261,7 @@ def test_the_table_of_python_names_is_complete() -> None:
 
 
 def test_the_notebook_runs_cell_by_cell(corpus: Path) -> None:
-    write_quickstart_config()
+    quickstart.write_config()
     notebook = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     names: dict[str, Any] = {}

@@ -1,0 +1,50 @@
+"""How-tos: each is followed to its end in its short form, and its sentences are short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import quickstart
+from voxstill import cli
+
+PAGES = sorted((quickstart.ROOT / "docs/how-to").glob("*.md"))
+MOST_WORDS = 30
+SHORT = {"ENGINE__NAME": "inline", "TRAIN__STEPS": "4", "TRAIN__LOG_EVERY": "2", "TRAIN__LOADER_WORKERS": "0"}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the quickstart after its `voxstill run`, and a second corpus, `read`."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in SHORT.items():
+        monkeypatch.setenv(f"VOXSTILL__{name}", value)
+    quickstart.make(tmp_path)
+    read = tmp_path / "read"
+    quickstart.write_manifest(read, quickstart.speak(read, first=5, prefix="read-"))
+    quickstart.write_config()
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_how_to_can_be_followed(page: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0, capsys.readouterr().err
+    for language, content in quickstart.blocks(page, "console", "yaml"):
+        if language == "yaml":
+            name = re.match(r"# (\S+\.yaml)\n", content)
+            if name:
+                Path(name[1]).write_text(content, encoding="utf-8")
+            continue
+        for line in content.splitlines():
+            _, *words = quickstart.arguments(line.removeprefix("$ "))
+            assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_sentences_of_a_how_to_are_short(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$|^\|.*$|^#.*$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    sentences = re.split(r"(?<=[.:?!])\s+|\n\n|^- ", text, flags=re.M)
+    assert [sentence for sentence in sentences if len(sentence.split()) > MOST_WORDS] == []
