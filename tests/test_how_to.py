@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import quickstart
 from voxstill import cli
+from waiting import until
 
 PAGES = sorted((quickstart.ROOT / "docs/how-to").glob("*.md"))
 MOST_WORDS = 30
@@ -28,19 +35,53 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Commands in the background, which are ended."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.terminate()
+        process.wait()
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command as the shell expands them."""
+    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], check=True, capture_output=True, text=True)
+    return done.stdout.split("\0")[:-1]
+
+
+def is_ready(port: str) -> bool:
+    """Whether a server answers that it can work."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+        return bool(answer.status == 200)
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_how_to_can_be_followed(page: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_how_to_can_be_followed(
+    page: Path, corpus: Path, running: list[subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0, capsys.readouterr().err
-    for language, content in quickstart.blocks(page, "console", "yaml"):
+    for language, content in quickstart.blocks(page, "console", "yaml", "python"):
         if language == "yaml":
             name = re.match(r"# (\S+\.yaml)\n", content)
             if name:
                 Path(name[1]).write_text(content, encoding="utf-8")
             continue
+        if language == "python":
+            exec(compile(content, str(page), "exec"), {})
+            continue
         for line in content.splitlines():
-            _, *words = quickstart.arguments(line.removeprefix("$ "))
-            assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
+            program, *words = words_of(line.removeprefix("$ ").removesuffix(" &"))
+            if line.endswith(" &"):
+                running.append(subprocess.Popen([sys.executable, "-m", program, *words]))
+                until(functools.partial(is_ready, words[words.index("--port") + 1]), 120)
+            elif program == "curl":
+                subprocess.run([program, "--silent", *words], check=True)
+            else:
+                assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
