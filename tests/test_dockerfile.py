@@ -1,0 +1,26 @@
+"""The Dockerfile: without a finding of its linter, and with the files and extras that there are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, ROOT / "Dockerfile"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_what_it_copies_and_installs_exists() -> None:
+    copied = [name for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.M) for name in line.split()[:-1]]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.findall(r"^ARG EXTRAS=(.*)$", DOCKERFILE, re.M)[0].split(",")
+    assert set(extras) <= set(project["optional-dependencies"])
