@@ -37,8 +37,8 @@ whole, so the same command goes on once that is mended: [how](../how-to/resume.m
 [sources](../sources.md#when-something-does-not-answer).""",
     "TeacherError": """The teacher could not be loaded, or failed on everything that it was given. Single utterances
 that it fails on are rows with their reason. See [teachers](../teachers.md).""",
-    "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes from
-the newest. See [training](../training.md#when-something-goes-wrong) and, for memory, [how](../how-to/memory.md).""",
+    "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes
+from the newest. See [training](../training.md#when-something-goes-wrong) and, for memory, [how](../how-to/memory.md).""",
     "ClusterError": """Machines or processes of the cluster are gone. Finished work is safe; run the same command again.
 See [clusters](../cluster.md).""",
     "VoxstillError": "An error of no other kind.",
