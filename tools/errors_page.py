@@ -29,18 +29,19 @@ This page is written by `tools/errors_page.py` out of the code.
 ADVICE = {
     "ConfigError": """Nothing was begun. The message names the option or the argument. [Options](options.md) and
 [commands](commands.md) have all of them; `voxstill explain SECTION` prints those of a section.""",
-    "DataError": """A single bad file is never an error of this kind: it is a row with its reason in the table. This is
-for what makes a step impossible: no audio at all, a table that is missing, broken or of another recipe. `voxstill verify
-WORK` finds what is broken, and `--repair` mends it: [how](../how-to/resume.md).""",
-    "StorageError": """A disk is full, a right is missing, a bucket or a web server does not answer. What was written is
-whole, so the same command goes on once that is mended: [how](../how-to/resume.md). For buckets see
+    "DataError": """A single bad file is never an error of this kind: it is a row with its reason in the table. This
+is for what makes a step impossible: no audio at all, a table that is missing, broken or of another recipe.
+`voxstill verify WORK` finds what is broken, and `--repair` mends it: [how](../how-to/resume.md).""",
+    "StorageError": """A disk is full, a right is missing, a bucket or a web server does not answer. What was
+written is whole, so the same command goes on once that is mended: [how](../how-to/resume.md). For buckets see
 [sources](../sources.md#when-something-does-not-answer).""",
     "TeacherError": """The teacher could not be loaded, or failed on everything that it was given. Single utterances
 that it fails on are rows with their reason. See [teachers](../teachers.md).""",
     "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes
-from the newest. See [training](../training.md#when-something-goes-wrong) and, for memory, [how](../how-to/memory.md).""",
-    "ClusterError": """Machines or processes of the cluster are gone. Finished work is safe; run the same command again.
-See [clusters](../cluster.md).""",
+from the newest. See [training](../training.md#when-something-goes-wrong) and, for memory,
+[how](../how-to/memory.md).""",
+    "ClusterError": """Machines or processes of the cluster are gone. Finished work is safe; run the same command
+again. See [clusters](../cluster.md).""",
     "VoxstillError": "An error of no other kind.",
 }
 
