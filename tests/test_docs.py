@@ -49,7 +49,7 @@ def name_of(page: Path) -> str:
 
 def commands(page: Path) -> list[str]:
     return [
-        line.removeprefix("$ ")
+        line.removeprefix("$ ").removesuffix(" &")
         for _, content in blocks(page, "console", "bash")
         for line in content.splitlines()
         if line.removeprefix("$ ").startswith(("voxstill ", "make "))
@@ -94,7 +94,8 @@ def test_every_option_named_exists(page: Path) -> None:
     named = re.findall(r"`(\w+\.\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
     endings = {"py", "md", "yaml", "json", "jsonl", "toml", "tsv", "txt", "html", "log"}
     options = {name for name in named if name.partition(".")[0] in SECTIONS and name.partition(".")[2] not in endings}
-    assert options <= OPTIONS
+    sections = {path.rpartition(".")[0] for path in OPTIONS}
+    assert options <= OPTIONS | sections
 
 
 def test_every_option_of_the_filter_is_explained() -> None:
