@@ -1,22 +1,21 @@
-# voxstill with all that its steps need: on a CPU, or with CUDA for NVIDIA GPUs.
+# voxstill with all that its steps need. torch comes from PyPI, with CUDA; from an index of PyTorch's own for CPUs it is
+# gigabytes smaller (pytorch.org/get-started has the addresses).
 #
 #   docker build --tag voxstill .
-#   docker build --tag voxstill --build-arg TORCH=cu130 .
+#   docker build --tag voxstill --build-arg TORCH_INDEX=ADDRESS_FOR_CPUS .
 #   docker run --volume "$PWD:/work" voxstill run my.yaml
 #   docker run --publish 8000:8000 --volume ./mine-onnx:/models/mine:ro --env VOXSTILL_API_KEYS=... \
 #     voxstill serve mine=/models/mine --host 0.0.0.0 --set serve.grace_s=5 --set serve.drain_s=20
 #
 # A container has 30 s from SIGTERM to SIGKILL on Kubernetes: the grace and the drain of a server must fit.
 FROM docker.io/library/python:3.11-slim
-# `cpu`, or a version of CUDA that PyTorch has wheels for
-ARG TORCH=cpu
+ARG TORCH_INDEX=
 ARG EXTRAS=explore,export,gpu,ray-serve,ray-train
 RUN useradd --uid 1000 --create-home voxstill
 WORKDIR /opt/voxstill
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-RUN pip install --no-cache-dir --constraint constraints.txt torch \
-        --index-url "https://download.pytorch.org/whl/${TORCH}" \
+RUN pip install --no-cache-dir --constraint constraints.txt torch ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} \
     && pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 USER 1000
 WORKDIR /work
