@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -137,6 +138,19 @@ def test_short_recordings_together_have_the_transcripts_of_each_alone(
         assert [(word.text, word.start_ms, word.end_ms) for word in transcript.words] == [
             (word.text, word.start_ms, word.end_ms) for word in alone.words
         ]
+
+
+def test_recordings_without_speech_are_not_kept_back(tone_student: Path) -> None:
+    asked = []
+
+    def silent() -> Iterator[np.ndarray]:
+        for number in range(50):
+            asked.append(number)
+            yield np.zeros(1600, np.int16)
+
+    transcript = next(transcribe.Recognizer.from_pretrained(str(tone_student)).transcripts(silent()))
+    assert (transcript.text, transcript.error) == ("", None)
+    assert len(asked) < 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

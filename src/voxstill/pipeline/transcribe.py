@@ -169,7 +169,8 @@ class Recognizer:
                     self._add(group, drafts[-1], decoded)
             except VoxstillError as error:
                 drafts[-1].error = in_one_line(error)
-            if max(group.duration_ms, len(group.utterances) * window_ms) >= batch_ms:
+            # where nothing waits, as behind recordings without speech, nothing is kept back
+            if not group.utterances or max(group.duration_ms, len(group.utterances) * window_ms) >= batch_ms:
                 self._transcribe_group(group)
                 yield from (draft.transcript() for draft in drafts)
                 drafts.clear()
