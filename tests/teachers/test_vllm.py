@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -220,6 +222,21 @@ def test_a_thousand_clips_come_back_in_order_and_a_poisoned_one_is_a_row(teacher
     assert [result.mean_logprob for result in right] == pytest.approx([alone[1].mean_logprob] * len(right), abs=1e-3)
 
 
+def test_only_a_few_more_requests_than_the_batch_holds_are_in_memory_at_once(
+    teacher: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once: list[int] = []
+    generate = teacher._generate
+
+    async def counted(*args: Any) -> Any:
+        at_once.append(teacher._engine.output_processor.get_num_unfinished_requests())
+        return await generate(*args)
+
+    monkeypatch.setattr(teacher, "_generate", counted)
+    assert all(result.error is None for result in teacher.transcribe_batch(CLIPS * 50))
+    assert ENGINE["max_num_seqs"] < max(at_once) <= 2 * ENGINE["max_num_seqs"]  # type: ignore[operator]
+
+
 def test_two_chunks_are_transcribed_at_once(teacher: Any) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -290,6 +307,16 @@ def test_an_option_that_the_installed_engine_does_not_have_is_refused_before_the
     with pytest.raises(ConfigError, match="`kv_cache_dtyp`") as caught:
         teacher.load()
     assert "`kv_cache_dtype`" in caught.value.fix
+
+
+def test_a_whisper_of_english_alone_takes_no_other_language(learnt: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(learnt, tmp_path / "english")
+    generation = json.loads((folder / "generation_config.json").read_text()) | {"is_multilingual": False}
+    del generation["_from_model_config"]  # transformers would leave out what a model's own configuration cannot have
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    options: dict[str, Any] = {"model": str(folder), "language": "de", **ENGINE}
+    with pytest.raises(ConfigError, match="`teacher.language` is `de`"):
+        registry.create(config.Teacher(name="vllm", **options)).load()
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ FIXED = {
 """Options of vLLM's engine that are not passed on, and why."""
 FINISHES: dict[str | None, Finish] = {"stop": "stop", "length": "length", "repetition": "length"}
 SAMPLE_BYTES = 1 << 20
+WAITING = 2
+"""Requests in flight for each that fits into the batch of the engine: one computed, one ready to follow it."""
 ENGLISH = "en"
 """The language of a Whisper whose generation config says that it is not multilingual."""
 
@@ -231,6 +233,7 @@ class VllmTeacher:
             usage_context=UsageContext.LLM_CLASS,  # else an engine holds as few clips as one that is asked by people
             stat_loggers=[lambda *_, **__: self._stats],
         )
+        self._in_flight = asyncio.Semaphore(WAITING * self._engine.vllm_config.scheduler_config.max_num_seqs)
         config = self._engine.model_config
         kind = get_model_cls(config)
         self._recogniser: Any = kind if supports_transcription(kind) else None
@@ -272,12 +275,13 @@ class VllmTeacher:
             return Transcription(finish="failed", error="no audio")
         if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
             return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
-        audio_T = pcm.to_float(clip.samples_T)
         language = self._language(clip)
         try:
-            if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
-                language = await self._detect_language(audio_T)
-            answer = await self._generate(self._prompt(audio_T, language), self._sampling)
+            async with self._in_flight:  # what the model hears of a clip stays in memory until it is answered
+                audio_T = pcm.to_float(clip.samples_T)
+                if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
+                    language = await self._detect_language(audio_T)
+                answer = await self._generate(self._prompt(audio_T, language), self._sampling)
         except EngineDeadError:
             raise
         except Exception as error:  # of this request: its audio, its prompt
