@@ -315,7 +315,7 @@ def test_a_whisper_of_english_alone_takes_no_other_language(learnt: Path, tmp_pa
     del generation["_from_model_config"]  # transformers would leave out what a model's own configuration cannot have
     (folder / "generation_config.json").write_text(json.dumps(generation))
     options: dict[str, Any] = {"model": str(folder), "language": "de", **ENGINE}
-    with pytest.raises(ConfigError, match="`teacher.language` is `de`"):
+    with pytest.raises(ConfigError, match=r"`teacher\.language` is `de`"):
         registry.create(config.Teacher(name="vllm", **options)).load()
 
 
