@@ -10,7 +10,7 @@
 The human texts are hidden from the teacher, the filter and the students; they are there to count errors. Two students
 of a corpus learn for the same number of steps: one from all labels, one from the share that is kept. With
 `--test-speakers` each of them is held out in turn, and the speaker after them is the dev split; without, the manifest
-says what the test split is. Prints the table of `docs/results.md` and adds the figures to
+says what the test split is. Prints the table of `docs/results/corpora.md` and adds the figures to
 `benchmarks/results/filter_speech.json`.
 """
 

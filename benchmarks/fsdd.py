@@ -6,7 +6,7 @@
 
 The texts of `--voices` are learnt from; those of the corpus are hidden from all but the teacher `reference`. Several
 manifests may be given: what the held-out speaker does not say is learnt from. Labels are made once: the held-out
-speaker changes the split, not the utterances. Prints the table of `docs/results.md` and writes the figures to
+speaker changes the split, not the utterances. Prints the table of `docs/results/corpora.md` and writes the figures to
 `benchmarks/results/fsdd.json`.
 """
 

@@ -58,7 +58,7 @@ def test_a_word_is_searched_for_without_a_foreign_request(address: str, tmp_path
     with Browser(tmp_path) as browser:
         browser.open(address)
         browser.evaluate("document.querySelector('.md-search__button').click()")
-        browser.wait_for(f"{DIALOG}.length")
+        browser.wait_for(f"{DIALOG}.some(element => element.shadowRoot.activeElement)")  # else it loses letters
         for letter in "hallucination":
             browser.press(letter)
         browser.wait_for(f"{RESULTS}.some(link => link.includes('/filter/'))")

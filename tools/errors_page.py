@@ -34,11 +34,11 @@ is for what makes a step impossible: no audio at all, a table that is missing, b
 `voxstill verify WORK` finds what is broken, and `--repair` mends it: [how](../how-to/resume.md).""",
     "StorageError": """A disk is full, a right is missing, a bucket or a web server does not answer. What was
 written is whole, so the same command goes on once that is mended: [how](../how-to/resume.md). For buckets see
-[sources](../sources.md#when-something-does-not-answer).""",
+[sources](../sources.md#storage-and-teacher-failures).""",
     "TeacherError": """The teacher could not be loaded, or failed on everything that it was given. Single utterances
 that it fails on are rows with their reason. See [teachers](../teachers.md).""",
     "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes
-from the newest. See [training](../training.md#when-something-goes-wrong) and, for memory,
+from the newest. See [training](../training.md#failures-during-training) and, for memory,
 [how](../how-to/memory.md).""",
     "ClusterError": """Machines or processes of the cluster are gone. Finished work is safe; run the same command
 again. See [clusters](../cluster.md).""",

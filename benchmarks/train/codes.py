@@ -6,7 +6,7 @@ The codes of every recording of the Free Spoken Digit Dataset, as `voxstill pret
 naive Bayes classifier counts them, by thirds of a recording, for the digits of five speakers, and names those of the
 sixth: the more it finds, the more a code says of the sound and the less of the voice. One digit of ten is chance.
 
-Prints the table of `docs/results.md`.
+Prints the table of `docs/results/pretraining.md`.
 """
 
 from __future__ import annotations

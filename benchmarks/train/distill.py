@@ -4,7 +4,7 @@
     python benchmarks/train/distill.py --corpus work/fsdd/corpus/manifest.jsonl --work work/distill
 
 A tiny student that was trained for longer on the human texts of strings of digits is the teacher of others. All are
-judged by the word errors on one speaker that no training has heard. Prints the table of `docs/results.md`.
+judged by the word errors on one speaker that no training has heard. Prints the table of `docs/results/recipes.md`.
 """
 
 from __future__ import annotations

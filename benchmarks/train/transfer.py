@@ -9,8 +9,8 @@ encoder and, for the same number of steps, with a fresh one; the learning rate o
 split, seed 0. Words are judged on a speaker that no student has heard. Speakers are judged on their other recordings
 (`accuracy`), and by telling apart those two that no student has heard (`eer`); these two are the dev split then.
 
-Prints the table of `docs/results.md` and writes `benchmarks/results/transfer.json` after each figure; a figure that is
-there is not made again.
+Prints the table of `docs/results/pretraining.md` and writes `benchmarks/results/transfer.json` after each figure; a
+figure that is there is not made again.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_hebrew_yes_and_no_are_learnt_from_human_texts(shared_data: Data, voxsti
     }
     student = voxstill("run", config, *(f"--set={key}={value}" for key, value in here.items()))["student"]
     print(f"yesno: WER {student['wer']:.2%} on {student['path']}")  # noqa: T201
-    assert student["wer"] <= 0.05  # docs/results.md has the figure of a machine with nothing else to do
+    assert student["wer"] <= 0.05  # docs/results/corpora.md has the figure of a machine with nothing else to do
 
 
 def test_free_speech_gets_words_with_times_in_order(shared_data: Data, voxstill: Command, tmp_path: Path) -> None:
