@@ -38,9 +38,19 @@ def label_utterances(
     """
     for name, limit in (("--max-chunks", max_chunks), ("--limit-hours", limit_hours)):
         if limit is not None and not limit > 0:
-            raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
+            raise ConfigError(
+                f"`{name}` is {limit}",
+                code="option-value",
+                why="it must be above 0",
+                fix="leave it out to label everything",
+            )
     if (own := parts.requested(part)) is not None and retry_failed:
-        raise ConfigError("`--retry-failed` is of the whole table", why="`--part` is not", fix="leave one of them out")
+        raise ConfigError(
+            "`--retry-failed` is of the whole table",
+            code="option-conflict",
+            why="`--part` is not",
+            fix="leave one of them out",
+        )
     work = Store(cfg.work)
     source = finished_utterances(cfg)
     task = label.task(cfg.teacher, work)
@@ -49,6 +59,7 @@ def label_utterances(
         if retry_failed or own is not None or allow_teacher:
             raise ConfigError(
                 "`consensus` has no failed labels of its own, no parts, and no teacher to take over",
+                code="option-conflict",
                 why="it votes on the labels of other teachers, which takes little time",
                 fix="use --retry-failed, --part or --allow-teacher with those teachers",
             )
