@@ -112,6 +112,8 @@ def _codes(node: ast.expr, tree: ast.Module) -> set[str]:
     """The codes that an expression in a file can be; where the file chooses one, all that it names."""
     if isinstance(node, ast.Constant):
         return {str(node.value)}
+    if isinstance(node, ast.IfExp):
+        return _codes(node.body, tree) | _codes(node.orelse, tree)
     if isinstance(node, ast.Call):
         return set(_SYSTEM_CODES)
     if ast.unparse(node) == "error.code":

@@ -118,6 +118,12 @@ def test_an_error_is_the_same_in_the_answer_of_a_decoder(kind: type[VoxstillErro
     assert (type(copy), copy.to_dict()) == (kind, error.to_dict())
 
 
+@pytest.mark.parametrize("code", ["audio-empty; reboot", "audio-empty\n", "Audio"])
+def test_an_answer_of_a_decoder_brings_no_text_into_the_command_that_explains(code: str) -> None:
+    with pytest.raises(ValueError, match="no code"):
+        answered_error.unpacked(["DataError", "silent", code, "", ""])
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [
@@ -132,6 +138,7 @@ def test_an_error_is_the_same_in_the_answer_of_a_decoder(kind: type[VoxstillErro
 def test_the_code_of_what_the_system_says_is_kept_by_storage(number: int, code: str) -> None:
     error = OSError(number, "in words")
     assert system_code(error) == code
+    assert system_code(ValueError(f"I/O error: in words (os error {number})")) == code
     once = storage_error("write", "work/a", error)
     assert (once.code, storage_error("list", "work", once).code) == (code, code)
 

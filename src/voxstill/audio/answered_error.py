@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from voxstill.audio.codec import SilentError
@@ -35,4 +36,6 @@ def packed(error: VoxstillError) -> Mapping[str, object]:
 def unpacked(texts: Sequence[object]) -> VoxstillError:
     """The error of `packed`; KeyError, TypeError or ValueError where it is none."""
     kind, what, code, why, fix = texts
+    if not re.fullmatch(r"[a-z-]*", str(code)):  # it is shown in a command that people copy
+        raise ValueError("no code of an error")
     return _KINDS[str(kind)](str(what), code=str(code), why=str(why), fix=str(fix))

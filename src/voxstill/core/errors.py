@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from voxstill.core.terminal import continued
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _SYSTEM_CODES = {
     errno.ENOSPC: "disk-full",
     errno.EDQUOT: "disk-full",
@@ -107,6 +109,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def system_code(error: OSError) -> str:
-    """The code of an error that passes on what the operating system says."""
-    return _SYSTEM_CODES.get(error.errno or 0, "storage-failed")
+def system_code(error: Exception) -> str:
+    """The code of an error that passes on what the operating system says; libraries in Rust write `(os error 28)`."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (match := _OS_ERROR.search(str(error))):
+        number = int(match[1])
+    return _SYSTEM_CODES.get(number or 0, "storage-failed")

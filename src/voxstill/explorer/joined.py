@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import DataError, StorageError, system_code
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.explorer import assembly, growth, staging, word_index
@@ -122,7 +122,7 @@ def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
         except (duckdb.Error, OSError) as error:
             why = str(error).splitlines()[0]
             raise StorageError(
-                f"`{path}` cannot be written", code="storage-failed", why=why, fix="see whether the disk is full"
+                f"`{path}` cannot be written", code=system_code(error), why=why, fix="see whether the disk is full"
             ) from None
 
 

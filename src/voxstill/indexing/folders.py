@@ -246,7 +246,7 @@ def _single_object(uri: str) -> SourceEntry:
         is_page = True
     except StorageError as error:
         raise DataError(
-            f"there is no source `{redact_uri(uri)}`", code="no-source", why=error.why, fix="check `source.uri`"
+            f"there is no source `{redact_uri(uri)}`", code=error.code, why=error.why, fix="check `source.uri`"
         ) from None
     if is_page:
         raise DataError(

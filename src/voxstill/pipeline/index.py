@@ -244,7 +244,10 @@ def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postpon
     if failure is None or not failure.is_transient:
         return row
     error = StorageError(
-        f"cannot read `{row.recording.uri}`", code="storage-failed", why=failure.detail or "", fix="check the storage"
+        f"cannot read `{row.recording.uri}`",
+        code="storage-unreachable",
+        why=failure.detail or "",
+        fix="check the storage",
     )
     return engine.Postponed(error)
 

@@ -86,7 +86,7 @@ def _cause(error: Exception) -> _Cause:
         return _Cause(system_code(error), error.strerror, "check the path, the rights and the free space")
     if match := re.fullmatch(r"(.+) \(os error (\d+)\)", text):
         number = int(match[2])
-        code = "output-path" if number in _NO_FOLDER else system_code(OSError(number, match[1]))
+        code = "output-path" if number in _NO_FOLDER else system_code(error)
         return _Cause(code, _NO_FOLDER.get(number, match[1]), "name a folder that you may write to")
     if re.search(r"/latest/(api/token|meta-data)|computeMetadata", text):  # the last place where they are looked for
         fix = "set them in the environment, such as AWS_ACCESS_KEY_ID; AWS_SKIP_SIGNATURE=true for a public bucket"

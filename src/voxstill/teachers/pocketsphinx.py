@@ -199,7 +199,7 @@ class PocketSphinxTeacher:
         except (StorageError, UnicodeDecodeError) as error:
             raise TeacherError(
                 f"the grammar `{self.options.grammar}` cannot be read",
-                code="grammar-broken",
+                code=error.code if isinstance(error, StorageError) else "grammar-broken",
                 why=error.why if isinstance(error, StorageError) else "it is not UTF-8",
                 fix="check teacher.grammar",
             ) from None

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from voxstill.core.atomic import atomic_file, atomic_folder, remove
 from voxstill.core.config import Train
-from voxstill.core.errors import StorageError, TrainingError
+from voxstill.core.errors import StorageError, TrainingError, system_code
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
 from voxstill.training import parallel
@@ -255,7 +255,7 @@ def as_storage_error(path: Path) -> Iterator[None]:
     except SafetensorError as error:
         raise StorageError(
             f"cannot write `{path}`",
-            code="storage-failed",
+            code=system_code(error),
             why=str(error),
             fix="check the rights and the free space, and run again",
         ) from None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from voxstill.core import config, process, world
 from voxstill.core.config import Config, Train
-from voxstill.core.errors import ConfigError, StorageError, VoxstillError
+from voxstill.core.errors import ConfigError, StorageError, VoxstillError, system_code
 from voxstill.core.monitor import log
 from voxstill.storage.control import Poller, Request
 from voxstill.storage.rundir import RunDir
@@ -154,7 +154,7 @@ class LiveOptions:
             refusal = (
                 error
                 if isinstance(error, VoxstillError)
-                else StorageError("it cannot be noted", code="storage-failed", why=str(error))
+                else StorageError("it cannot be noted", code=system_code(error), why=str(error))
             )
             self._poller.refuse(at, refusal)
             return None

@@ -36,7 +36,7 @@ def open_manifest(uri: str, cache: Cache | None = None) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, remote)
     except StorageError as error:
         raise DataError(
-            f"cannot read the manifest `{redact_uri(uri)}`", code="no-source", why=error.why, fix="check `source.uri`"
+            f"cannot read the manifest `{redact_uri(uri)}`", code=error.code, why=error.why, fix="check `source.uri`"
         ) from None
     except OSError as error:
         why = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
