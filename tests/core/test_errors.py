@@ -6,6 +6,7 @@ import errno
 import pickle
 import re
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,21 +43,26 @@ def page() -> ModuleType:
     return loose_files.load("tools/errors_page.py")
 
 
-def test_every_error_of_the_package_passes_a_code_that_is_explained(page: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def places(page: ModuleType) -> list[Any]:
+    """The calls of the package that make errors."""
+    return list(page.places())
+
+
+def test_every_error_of_the_package_passes_a_code_that_is_explained(places: list[Any], page: ModuleType) -> None:
     known = {*explanations(), page.PASSED_ON}
-    places = page.places()
     assert len(places) > 500
     assert [place.where for place in places if not place.codes] == []
     assert [(place.where, place.codes) for place in places if not known.issuperset(place.codes)] == []
 
 
-def test_no_error_of_the_package_passes_the_general_code_of_a_kind(page: ModuleType) -> None:
+def test_no_error_of_the_package_passes_the_general_code_of_a_kind(places: list[Any]) -> None:
     general = {kind.code for kind in KINDS}
-    assert [place.where for place in page.places() if general & set(place.codes)] == []
+    assert [place.where for place in places if general & set(place.codes)] == []
 
 
-def test_every_explanation_is_that_of_a_code_that_is_used(page: ModuleType) -> None:
-    used = {code for place in page.places() for code in place.codes} | {kind.code for kind in KINDS}
+def test_every_explanation_is_that_of_a_code_that_is_used(places: list[Any]) -> None:
+    used = {code for place in places for code in place.codes} | {kind.code for kind in KINDS}
     assert set(explanations()) - used == set()
 
 
