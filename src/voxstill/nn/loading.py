@@ -122,13 +122,7 @@ def load_model(
     from safetensors import SafetensorError
     from transformers.utils import logging
 
-    for name, reason in sum_faults(Path(checkpoint)).items():
-        raise DataError(
-            f"`{Path(checkpoint) / name}` is broken",
-            code="checkpoint-broken",
-            why=reason,
-            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
-        )
+    _check_sums(Path(checkpoint))
     logging.disable_progress_bar()
     before = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -167,6 +161,16 @@ def load_model(
             fix="take the folder as it was saved: config.json and all files of weights belong together",
         )
     return model
+
+
+def _check_sums(folder: Path) -> None:
+    for name, reason in sum_faults(folder).items():
+        raise DataError(
+            f"`{folder / name}` is broken",
+            code="checkpoint-broken",
+            why=reason,
+            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
+        )
 
 
 @contextlib.contextmanager
