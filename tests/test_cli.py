@@ -18,6 +18,7 @@ from command_lines import parse
 from voxstill import cli
 from voxstill.core import config, monitor
 from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherError, TrainingError, VoxstillError
+from voxstill.core.explanations import as_text, explanations
 from voxstill.pipeline import options
 
 HEAVY = ("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx")
@@ -224,6 +225,28 @@ def test_explain_has_every_option_with_its_unit_default_and_meaning(capsys: pyte
     assert all(f"{path} " in text for path in rows)
 
 
+@pytest.mark.parametrize("code", ["disk-full", "table-broken", "other-error"])
+def test_explain_prints_what_a_code_means(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, _ = run(capsys, "explain", code)
+    assert (exit_code, out) == (0, f"{as_text(explanations()[code])}\n")
+
+
+def test_explain_takes_a_code_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, _ = run(capsys, "explain", "disk-full", "--json")
+    assert exit_code == 0
+    assert json.loads(out) == {"code": "disk-full", "explanation": as_text(explanations()["disk-full"])}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("disk-ful", "`disk-full`"), ("no-permissions", "`no-permission`"), ("diskfull", "`disk-full`"), ("a-b", "page")],
+)
+def test_explain_suggests_the_code_that_is_near(wrong: str, near: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code, out, err = run(capsys, "explain", wrong)
+    assert (exit_code, out) == (2, "")
+    assert near in err.splitlines()[2]
+
+
 def test_init_prints_a_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     _, out, _ = run(capsys, "init")
     file = tmp_path / "my.yaml"
@@ -260,7 +283,7 @@ def test_an_error_is_printed_with_why_and_fix_and_exits_by_its_kind(
     monkeypatch.setattr(options, "explained", fails)
     code, out, err = run(capsys, "explain", "--json")
     assert (code, out) == (exit_code, "")
-    assert err == "error: it broke\n  why: it was old\n  fix: buy another\n"
+    assert err == f"error: it broke\n  why: it was old\n  fix: buy another\n  more: voxstill explain {kind.code}\n"
 
 
 def test_real_errors_exit_by_their_kind(
@@ -288,6 +311,7 @@ def test_real_errors_exit_by_their_kind(
             assert "error: " in err, arguments
             assert "Traceback" not in err, arguments
             assert "  fix: " in err, arguments
+            assert "  more: voxstill explain " in err.splitlines()[-1], arguments
             assert "Traceback" not in err
 
 

@@ -54,7 +54,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
 
 
 def test_the_wheel_has_every_file_of_the_package(distributions: tuple[Path, Path]) -> None:
-    kept = {".py", ".html", ".js", ".css", ".jsgf", ".typed", ".svg", ".j2"}
+    kept = {".py", ".html", ".js", ".css", ".jsgf", ".md", ".typed", ".svg", ".j2"}
     package = ROOT / "src/voxstill"
     files = {str(path.relative_to(package.parent)) for path in package.rglob("*") if path.suffix in kept}
     assert files - set(zipfile.ZipFile(distributions[1]).namelist()) == set()

@@ -182,21 +182,22 @@ def execute(command: Command, options: CommonOptions, values: Mapping[str, objec
 
 def _execute(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
     from voxstill.core import monitor, run_mark, world
-    from voxstill.core.errors import StorageError, VoxstillError
+    from voxstill.core.errors import StorageError, VoxstillError, system_code
 
     try:
         with run_mark.marked(command.name, is_whole_process=True):
             result = command(options, **values)
     except VoxstillError as error:
-        monitor.show_error(str(error))
+        monitor.show_error(str(error), error.code)
         return error.exit_code
     except OSError as error:  # what no layer below could put in better words: a full disk while a report is written
         message = StorageError(
             f"cannot use `{error.filename}`" if error.filename else "a file cannot be read or written",
+            code=system_code(error),
             why=error.strerror or str(error),
             fix="check the path, the rights and the free space; the same command goes on where this one stopped",
         )
-        monitor.show_error(str(message))
+        monitor.show_error(str(message), message.code)
         monitor.log.debug("where it happened", exc_info=error)
         return message.exit_code
     except KeyboardInterrupt:
@@ -234,10 +235,13 @@ def _exit_code(left: SystemExit) -> int:
 
 
 def _report_unprinted(error: OSError) -> int:
-    from voxstill.core.errors import StorageError
+    from voxstill.core.errors import StorageError, system_code
 
     message = StorageError(
-        "the output cannot be written", why=error.strerror or str(error), fix="free space, or send it elsewhere"
+        "the output cannot be written",
+        code=system_code(error),
+        why=error.strerror or str(error),
+        fix="free space, or send it elsewhere",
     )
     sys.stdout = None  # else Python fails again when it flushes the rest at the end
     with contextlib.suppress(OSError):

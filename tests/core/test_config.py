@@ -75,11 +75,12 @@ def test_a_wrong_option_is_one_message_with_a_fix(
     assert main(["label", str(tmp_path), "--set", override]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    what, why, fix = captured.err.splitlines()
+    what, why, fix, more = captured.err.splitlines()
     assert what.startswith("error: ")
     assert named in what
     assert why.startswith("  why: ")
     assert offered in fix
+    assert more.startswith("  more: voxstill explain ")
     assert "Traceback" not in captured.err
 
 

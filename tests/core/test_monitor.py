@@ -145,12 +145,12 @@ def test_messages_as_json_are_one_object_a_line(capsys: pytest.CaptureFixture[st
         raise ZeroDivisionError("none")
     except ZeroDivisionError:
         monitor.log.exception("failed")
-    monitor.show_error("wrong: because")
+    monitor.show_error("wrong: because", "disk-full")
     rows = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [row["level"] for row in rows] == ["warning", "error", "error"]
     assert rows[0]["message"] == "two\nlines of \x1b[31mred"
     assert "ZeroDivisionError: none" in rows[1]["traceback"]
-    assert rows[2]["message"] == "wrong: because"
+    assert (rows[2]["message"], rows[2]["code"]) == ("wrong: because", "disk-full")
 
 
 def test_the_innermost_says_what_goes_on() -> None:

@@ -207,6 +207,7 @@ def test_a_stretch_of_a_long_source_is_sought_and_not_decoded_from_the_start(tmp
         soundfile.write(tmp_path / "long.flac", samples_T[::-1], 16_000)
         answer = explorer.get(f"utterances/{row['row']}/audio")
         assert "changed since it was indexed" in answer.json()["error"]
+        assert answer.json()["code"] == "source-changed"
     start = row["start_ms"] * 16
     assert np.array_equal(codec.decode(data).samples_T, samples_T[start : start + 16 * row["duration_ms"]])
 

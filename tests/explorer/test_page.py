@@ -278,7 +278,7 @@ def test_why_there_is_no_audio_is_said_and_is_no_error_of_the_console(
             browser.wait_for(f"{NUM_ROWS} === 1")
             fault = browser.wait_for("document.querySelector('.sound .fault').textContent")
             assert source.name in fault
-            assert explorer.get(f"utterances/{row['row']}/audio").json() == {"error": fault}
+            assert explorer.get(f"utterances/{row['row']}/audio").json() == {"error": fault, "code": "file-missing"}
             assert explorer.get("utterances/999/audio").status_code == 404
             assert browser.errors == []
     finally:

@@ -52,6 +52,7 @@ def test_a_line_break_in_a_name_or_a_message_makes_no_line_that_looks_like_ours(
         "error",
         "why",
         "fix",
+        "more",
     ]
 
 

@@ -105,6 +105,7 @@ def test_a_recording_that_is_too_long_is_a_413(small_server: ServerProcess) -> N
         f"{small_server.url}/v1/audio/transcriptions", files={"file": file}, data={"model": "tone"}, timeout=120
     )
     assert (answer.status_code, answer.json()["error"]["param"]) == (413, "file")
+    assert answer.json()["error"]["code"] == "audio-too-long"
     assert "more than 20 s" in answer.json()["error"]["message"]
 
 

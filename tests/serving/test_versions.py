@@ -139,7 +139,7 @@ def test_a_server_that_cannot_load_a_new_version_goes_on_with_the_old_one(
     two_versions: ServerProcess, tone_student: Path, tmp_path: Path
 ) -> None:
     status, body = two_versions.admin("/switch", {"name": "tone", "model": str(tmp_path)})
-    assert (status, body["error"]["param"]) == (400, "model")
+    assert (status, body["error"]["param"], body["error"]["code"]) == (400, "model", "no-model")
     assert two_versions.admin("/switch", {"name": "other", "model": "a"})[0] == 404
     assert two_versions.admin("/switch", {"name": "tone", "model": str(tone_student), "version": "v1"})[0] == 400
     for name in ("версия", "a\r\nb: 1", "\ud800", "a" * 65, "a/b"):

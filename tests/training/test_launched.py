@@ -9,19 +9,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from forked import command, finish, free_port, start, torchrun_variables
 from tones import write_shards
 from voxstill import cli
 from voxstill.core import config, world
-from voxstill.core.errors import ConfigError, DataError, TrainingError
+from voxstill.core.errors import ConfigError, DataError, TrainingError, VoxstillError
 from voxstill.core.world import Ranks
 from voxstill.storage import tables
+from voxstill.storage.fetch import RefusedError
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import cluster, parallel
@@ -146,6 +149,29 @@ def test_of_the_errors_of_several_workers_the_one_with_a_fix_is_reported() -> No
     assert isinstance(error, TrainingError)
     assert "rank 1" in error.what
     assert error.why == "Connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("it is wrong", code="option-value", why="it is 0", fix="raise it"),
+        RefusedError("it is not read", code="unreadable-file", why="it is no file"),
+    ],
+    ids=["a kind", "a kind of a kind"],
+)
+def test_the_error_of_a_rank_is_reported_with_its_code(error: VoxstillError, tmp_path: Path) -> None:
+    run, fabric = RunDir(tmp_path), SimpleNamespace(world_size=2, global_rank=1)
+
+    def train() -> None:
+        with parallel.raise_rank_error(run, 2):
+            with contextlib.suppress(VoxstillError), parallel.record_rank_error(run, cast(Any, fabric)):
+                raise error
+            raise ProcessExitedException("it has ended", error_index=1, error_pid=1, exit_code=6)
+
+    with pytest.raises(VoxstillError) as caught:
+        train()
+    assert isinstance(error, type(caught.value))
+    assert caught.value.to_dict() == error.to_dict()
 
 
 @pytest.mark.parametrize(

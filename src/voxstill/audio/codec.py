@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import flac, wav
 from voxstill.audio.byte_source import ByteSource, as_file
-from voxstill.audio.faults import INCOMPLETE, decode_fault, length_fault, page_fault
+from voxstill.audio.faults import INCOMPLETE, damaged, decode_fault, length_fault, no_audio, page_fault
 from voxstill.audio.level import Gain, Level, level_of, normalized
 from voxstill.audio.mono import MonoResampler
 from voxstill.audio.sandbox import FFMPEG_OPTIONS
@@ -121,11 +121,13 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
                 faults.append((mono.num_samples, fault))
             continue
         if not len(samples_T):
-            raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
+            raise no_audio("there is not one sample in it at 16 kHz")
         if (louder := mono.louder_channel) is not None:
             return replace(decode(data, channel=louder, gain=gain, max_s=max_s), louder_channel=louder)
         if not samples_T.any():
-            silent = SilentError("silent", why="every sample is zero at 16 bits", fix="remove the file")
+            silent = SilentError(
+                "silent", code="audio-empty", why="every sample is zero at 16 bits", fix="remove the file"
+            )
             silent.num_samples = len(samples_T)
             raise silent
         return Audio(
@@ -171,7 +173,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
         if reader is not readers[-1]:
             mono, _ = attempt(reader)
     if not mono.num_written:
-        raise DataError("no audio", why="there is not one sample in it at 16 kHz", fix="remove the file")
+        raise no_audio("there is not one sample in it at 16 kHz")
     if (channel := mono.louder_channel) is not None:
         attempt(reader)
     return fault
@@ -287,7 +289,7 @@ def _fault(data: ByteSource, mono: MonoResampler, end: _DecodeResult) -> DataErr
     return fault or mono.checksum_fault() or flac.rate_fault(data)
 
 
-_UNREADABLE = _DecodeResult("flac", DataError("damaged", why="dr_flac cannot read it", fix="find a sound copy"), None)
+_UNREADABLE = _DecodeResult("flac", damaged("dr_flac cannot read it"), None)
 _DR_FLAC_READ = {"int16": lib.ma_dr_flac_read_pcm_frames_s16, "int32": lib.ma_dr_flac_read_pcm_frames_s32}
 
 
@@ -346,9 +348,7 @@ def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
         with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
             stream = container.streams.best("audio")
             if stream is None:
-                return _DecodeResult(
-                    "", DataError("no audio", why="no stream of it is sound", fix="remove the file"), None
-                )
+                return _DecodeResult("", no_audio("no stream of it is sound"), None)
             stream.codec_context.thread_count = 1
             codec = stream.codec_context.name
             stated_s = _ffmpeg_duration_s(data, container, stream)

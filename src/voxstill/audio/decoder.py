@@ -119,9 +119,7 @@ class Decoder:
                 return exchange(connection)
             except TimeoutError:
                 self.close()
-                raise DataError(
-                    "decoding hung", why=f"no end within {self._limit_s:g} s", fix="remove the file, or repair it"
-                ) from None
+                raise answered_error.unanswered("hung", f"no end within {self._limit_s:g} s") from None
             except OSError:
                 cause = self._end()
                 if self._is_interrupted:
@@ -129,7 +127,7 @@ class Decoder:
             except _ProtocolError:
                 self.close()
                 cause = "answering nonsense, and ended"
-        raise DataError("decoding crashed", why=f"its process was {cause}", fix="remove the file, or repair it")
+        raise answered_error.unanswered("crashed", f"its process was {cause}")
 
     def start(self) -> None:
         """Start the child process where none runs, without waiting for it: it gets ready beside other work."""
@@ -177,7 +175,7 @@ class Decoder:
                 why, fix = answer.decode(errors="replace"), "install voxstill again, with all that it needs"
                 if not why:
                     why, fix = "its process ended", "see whether memory is short"
-                raise VoxstillError("a decoder cannot start", why=why, fix=fix)
+                raise VoxstillError("a decoder cannot start", code="worker-cannot-start", why=why, fix=fix)
         self._socket.settimeout(self._limit_s)
         return self._socket
 

@@ -58,9 +58,16 @@ class MonoResampler:
     def expect(self, rate_hz: int, num_channels: int) -> None:
         """Refuse a rate or a number of channels that no recording has."""
         if rate_hz not in _RATES_HZ:
-            raise DataError("impossible rate", why=f"{rate_hz} Hz", fix="write the file anew with its true rate")
+            raise DataError(
+                "impossible rate",
+                code="audio-damaged",
+                why=f"{rate_hz} Hz",
+                fix="write the file anew with its true rate",
+            )
         if not 1 <= num_channels <= MAX_CHANNELS:
-            raise DataError("impossible channels", why=f"{num_channels} of them", fix="write the file anew")
+            raise DataError(
+                "impossible channels", code="audio-damaged", why=f"{num_channels} of them", fix="write the file anew"
+            )
 
     @property
     def block_type(self) -> Literal["int16", "int32", "float32"]:
@@ -72,7 +79,10 @@ class MonoResampler:
         if self._md5 is None or self.header is None or self._md5.digest() == self.header.md5:
             return None
         return DataError(
-            "damaged", why="its samples are not those of the MD5 in its header", fix="find a sound copy of the file"
+            "damaged",
+            code="audio-damaged",
+            why="its samples are not those of the MD5 in its header",
+            fix="find a sound copy of the file",
         )
 
     def add(self, block_TC: NDArray[np.float32] | NDArray[np.int16] | NDArray[np.int32], rate_hz: int) -> None:
@@ -94,16 +104,23 @@ class MonoResampler:
             if rate_hz != RATE_HZ:
                 self._resampler = soxr.ResampleStream(rate_hz, RATE_HZ, 1, dtype="float32")
         if rate_hz != self.rate_hz:
-            raise DataError("changing rate", why=f"{self.rate_hz} Hz, then {rate_hz} Hz", fix="split the file")
+            raise DataError(
+                "changing rate", code="audio-damaged", why=f"{self.rate_hz} Hz, then {rate_hz} Hz", fix="split the file"
+            )
         if self._channel is not None and self._channel >= num_channels:
             raise DataError(
-                NO_SUCH_CHANNEL, why=f"channel {self._channel} of {num_channels}", fix="name another channel"
+                NO_SUCH_CHANNEL,
+                code="not-in-audio",
+                why=f"channel {self._channel} of {num_channels}",
+                fix="name another channel",
             )
         self.num_samples += num_samples
         self._has_equal_blocks &= self.num_channels in (0, num_channels)
         self.num_channels = max(self.num_channels, num_channels)
         if self.num_samples > self._max_s * rate_hz:
-            raise DataError("too long", why=f"longer than {self._max_s:.0f} s", fix="split the file")
+            raise DataError(
+                "too long", code="audio-too-long", why=f"longer than {self._max_s:.0f} s", fix="split the file"
+            )
         if self._channel is None and num_channels > 1:
             samples_T, used = _mean(block_TC), block_TC
             if self._has_equal_blocks:
@@ -112,7 +129,12 @@ class MonoResampler:
         else:
             samples_T = used = np.ascontiguousarray(block_TC[:, self._channel or 0])
         if not np.isfinite(samples_T).all():
-            raise DataError("not finite", why="a sample is infinite or not a number", fix="write the file anew")
+            raise DataError(
+                "not finite",
+                code="audio-damaged",
+                why="a sample is infinite or not a number",
+                fix="write the file anew",
+            )
         self.meter.add(used, samples_T)
         self._resample(samples_T, last=False)
 

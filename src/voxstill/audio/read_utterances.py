@@ -166,7 +166,7 @@ def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) 
     if contents is not None and is_local(blob.uri) and contents.is_same(indexed_as, content_hash(blob.data)):
         return None
     why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
-    return DataError("changed since it was indexed", why=why, fix="run `voxstill index` again")
+    return DataError("changed since it was indexed", code="source-changed", why=why, fix="run `voxstill index` again")
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
@@ -175,6 +175,7 @@ def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.
     if len(recording_T) < end - one_ms:
         return DataError(
             "shorter than when it was indexed",
+            code="source-changed",
             why=f"{pcm.samples_to_ms(len(recording_T))} ms are there and it ends at {utterance.end_ms} ms",
             fix="run `voxstill index` again",
         )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.audio import level
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, system_code
 from voxstill.core.records import Normalization
 
 _PART = 1 << 16  # samples read at a time
@@ -62,6 +62,7 @@ class SampleFile:
         except OSError as error:
             raise StorageError(
                 f"decoded audio cannot be written to `{tempfile.gettempdir()}`",
+                code=system_code(error),
                 why=error.strerror or str(error),
                 fix="free space there, or name another folder in TMPDIR",
             ) from None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from voxstill.audio import codec
 from voxstill.audio.byte_source import ByteSource, as_file
+from voxstill.audio.faults import no_audio
 from voxstill.audio.mono import MonoResampler
 from voxstill.audio.sandbox import FFMPEG_OPTIONS
 from voxstill.core import pcm
@@ -58,11 +59,18 @@ def decode_stretch(
     except DataError:
         raise
     except Exception as error:  # of libsndfile and of FFmpeg, which have many
-        raise DataError("cannot be decoded", why=f"{type(error).__name__}: {error}", fix="repair the file") from None
+        raise DataError(
+            "cannot be decoded", code="audio-damaged", why=f"{type(error).__name__}: {error}", fix="repair the file"
+        ) from None
     samples_T = mono.finish() if mono.num_samples else np.zeros(0, np.int16)
     start, end = (pcm.ms_to_samples(ms) for ms in (lead_ms, lead_ms + stretch.end_ms - stretch.start_ms))
     if len(samples_T) <= start:
-        raise DataError("no audio", why=f"it ends before {stretch.start_ms} ms", fix="run `voxstill index` again")
+        raise DataError(
+            "no audio",
+            code="source-changed",
+            why=f"it ends before {stretch.start_ms} ms",
+            fix="run `voxstill index` again",
+        )
     return samples_T[start:end]
 
 
@@ -104,7 +112,7 @@ def _read_with_ffmpeg(data: ByteSource, mono: MonoResampler, start_ms: int, end_
     with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
         stream = container.streams.best("audio")
         if stream is None:
-            raise DataError("no audio", why="no stream of it is sound", fix="remove the file")
+            raise no_audio("no stream of it is sound")
         stream.codec_context.thread_count = 1
         first_s = float((stream.start_time or 0) * (stream.time_base or 0))
         container.seek(int((first_s + start_ms / 1000) * 1_000_000), backward=True)

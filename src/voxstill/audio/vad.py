@@ -202,6 +202,7 @@ def _session() -> Any:
     if package is None or package.origin is None:
         raise ConfigError(
             "there is no voice-activity detector",
+            code="missing-package",
             why="the package `silero-vad` is not installed",
             fix="install `silero-vad`, or set `segment.vad` to `never`",
         )
@@ -214,6 +215,7 @@ def _session() -> Any:
     except Exception as error:  # of a dozen classes of its own
         raise ConfigError(
             f"the voice-activity detector `{path}` cannot be loaded",
+            code="missing-package",
             why=str(error).partition("\n")[0],
             fix="install `silero-vad` anew, or set `segment.vad` to `never`",
         ) from None

@@ -31,7 +31,10 @@ def control(
         )
     if stop_after_epoch:
         raise ConfigError(
-            f"`{folder}` is no experiment", why="only a training has epochs", fix="name a folder below `train.root`"
+            f"`{folder}` is no experiment",
+            code="no-experiment",
+            why="only a training has epochs",
+            fix="name a folder below `train.root`",
         )
     # `--set` is for the job; and `options.load` would open the port of the job's metrics
     cfg = config.load(options.config, [work_override(folder)], world.environment())

@@ -13,14 +13,14 @@ from voxstill.core.result import ReportResult, Result
 @command("explain", panel="Start", position=4)
 def explain(
     options: CommonOptions,
-    section: Annotated[str | None, Argument(metavar="SECTION", show_default=False)] = None,
+    section: Annotated[str | None, Argument(metavar="SECTION|CODE", show_default=False)] = None,
     hear: Annotated[
         Literal["augment"] | None,
         Option("--hear", help="Write audio of the source as it is and as augmentation leaves it."),
     ] = None,
     output: Annotated[str, Option("--output", metavar="FOLDER", help="Folder for that audio.")] = "heard",
 ) -> Result:
-    """Print every option with its unit, default and meaning."""
+    """Print every option with its unit, default and meaning, or what the code of an error means."""
     import dataclasses
     import json
     from pathlib import Path
@@ -29,6 +29,11 @@ def explain(
         from voxstill.pipeline import preview_augmentation
 
         return preview_augmentation.augmentation(options.load(), Path(output))
+    from voxstill.core.explanations import as_text, explanations
+
+    if section is not None and (explanation := explanations().get(section)) is not None:
+        text = as_text(explanation)
+        return ReportResult(figures={"code": section, "explanation": text}, text=text)
     from voxstill.pipeline.options import explained
 
     rows = explained(section)

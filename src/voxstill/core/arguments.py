@@ -17,7 +17,12 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
     except TypeError:
         number = None
     if number is None or number < least or (most is not None and number > most):
-        raise ConfigError(f"`{name}` cannot be {value!r}", why=f"it is a whole number {span}", fix="give such a number")
+        raise ConfigError(
+            f"`{name}` cannot be {value!r}",
+            code="option-value",
+            why=f"it is a whole number {span}",
+            fix="give such a number",
+        )
     return number
 
 
@@ -26,5 +31,10 @@ def not_negative(name: str, value: object) -> float:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     number = float(value) if is_number else math.nan  # type: ignore[arg-type]
     if not 0 <= number < math.inf:
-        raise ConfigError(f"`{name}` cannot be {value!r}", why="it is a number of 0 or more", fix="give such a number")
+        raise ConfigError(
+            f"`{name}` cannot be {value!r}",
+            code="option-value",
+            why="it is a number of 0 or more",
+            fix="give such a number",
+        )
     return number

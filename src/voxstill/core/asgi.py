@@ -72,5 +72,7 @@ def listening(host: str, port: int, fix: str) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"the server cannot listen at {host}:{port}", why=why, fix=fix) from None
+        raise ConfigError(
+            f"the server cannot listen at {host}:{port}", code="port-unavailable", why=why, fix=fix
+        ) from None
     return listener

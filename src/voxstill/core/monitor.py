@@ -207,6 +207,8 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
+        if code := getattr(record, "code", ""):
+            row["code"] = code
         if record.exc_info:
             row["traceback"] = self.formatException(record.exc_info)
         return json.dumps(row)
@@ -233,10 +235,10 @@ def set_format(form: LogFormat) -> None:
             handler.setFormatter(_FORMATTERS[form])
 
 
-def show_error(text: str) -> None:
-    """Show the error that ends a command, as it is or, where messages are JSON, as one of them."""
+def show_error(text: str, code: str = "") -> None:
+    """Show the error that ends a command, as it is or, where messages are JSON, as one of them with its code."""
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in log.handlers):
-        log.error("%s", text)
+        log.error("%s", text, extra={"code": code})
     else:
         print(printable(text), file=sys.stderr)  # noqa: T201
 

@@ -101,6 +101,7 @@ class Registry(Generic[T]):
         if package and find_spec(package) is None:
             raise ConfigError(
                 f"the {self.noun} `{name}` is not installed",
+                code="missing-package",
                 why=f"there is no package `{package}` here",
                 fix=f"pip install 'voxstill[{extra}]'",
             )
@@ -117,6 +118,7 @@ class Registry(Generic[T]):
         close_names = difflib.get_close_matches(name, known_names, n=1)
         raise ConfigError(
             f"there is no {self.noun} `{name}`",
+            code="unknown-name",
             why=f"the {self.noun}s are {', '.join(known_names)}",
             fix=f"did you mean `{close_names[0]}`?" if close_names else f"set {self.option} to one of them",
         )
@@ -151,7 +153,10 @@ class Registry(Generic[T]):
             raise self._import_error(label, error) from error
         if misfit is not None:
             raise ConfigError(
-                f"the {self.noun} {label} does not fit this version of voxstill", why=misfit.why, fix=misfit.fix
+                f"the {self.noun} {label} does not fit this version of voxstill",
+                code="plugin-broken",
+                why=misfit.why,
+                fix=misfit.fix,
             )
         return cast("T", value)
 
@@ -178,6 +183,7 @@ class Registry(Generic[T]):
         package = _package_of(self._entry_points()[name])
         return ConfigError(
             f"{package} has a {self.noun} `{name}`, which is the name of one of voxstill",
+            code="plugin-broken",
             why="it is not clear which of the two is meant",
             fix=f"give its entry point in the group `{self.group}` another name, or uninstall it",
         )
@@ -193,6 +199,7 @@ class Registry(Generic[T]):
             message = "its message cannot be read"
         return ConfigError(
             f"the {self.noun} {label} cannot be imported",
+            code="plugin-broken",
             why=message if missing else f"{type(error).__name__}: {message}",
             fix="install the package that it needs" if missing else "update that package, or uninstall it",
         )

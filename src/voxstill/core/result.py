@@ -94,6 +94,7 @@ def read(result_type: type[T], figures: Mapping[str, Any]) -> T:
     except TypeError as error:
         raise DataError(
             f"these are no {result_type.__name__}: {json.dumps(dict(figures), ensure_ascii=False, default=str)[:200]}",
+            code="table-broken",
             why=str(error).partition(" ")[2],
             fix="they were written by another program, or by a newer version: remove them and run the step again",
         ) from None

@@ -153,6 +153,7 @@ def _torchrun_variables(srun: Mapping[str, str]) -> dict[str, str]:
 def _uneven(counts: str) -> ConfigError:
     return ConfigError(
         f"the processes of the training are spread unevenly: {counts}",
+        code="ranks-mismatch",
         why="every machine needs as many as the others",
         fix="ask torchrun for --nproc-per-node, srun for --ntasks-per-node",
     )

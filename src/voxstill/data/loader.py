@@ -198,6 +198,7 @@ class Loader:
         except (RuntimeError, ConnectionError, EOFError) as error:
             raise DataError(
                 "a process that reads batches has died",
+                code="out-of-memory",
                 why=(str(error) or type(error).__name__).splitlines()[0],
                 fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
@@ -214,6 +215,7 @@ class Loader:
         if self.replaced > self._most:
             raise DataError(
                 f"{self.replaced} utterances could not be read, and {self._most} are allowed",
+                code="audio-unreadable",
                 why=f"the last one: {step.unread[-1]}",
                 fix="check the storage, or run `voxstill verify` on the shards' work folder",
             )
@@ -291,8 +293,12 @@ class _Tars:
             file = self._open(shard)
             data = None if file is None else os.pread(file, num_bytes, offset)
         except OSError as error:
-            return StorageError(f"its tar cannot be read: {error.strerror}")
-        return data if data is None or len(data) == num_bytes else DataError("its tar ends before it")
+            return StorageError(f"its tar cannot be read: {error.strerror}", code="audio-unreadable")
+        return (
+            data
+            if data is None or len(data) == num_bytes
+            else DataError("its tar ends before it", code="audio-unreadable")
+        )
 
     def _open(self, shard: int) -> int | None:
         if shard not in self._files:
@@ -335,7 +341,7 @@ class _Tars:
             return [error] * len(run)
         parts = [data[offset - start : offset - start + num_bytes] for _, offset, num_bytes in run]
         return [
-            part if len(part) == num_bytes else DataError("its tar ends before it")
+            part if len(part) == num_bytes else DataError("its tar ends before it", code="audio-unreadable")
             for part, (_, _, num_bytes) in zip(parts, run, strict=True)
         ]
 
@@ -346,8 +352,8 @@ def _decoded(data: bytes, out: NDArray[np.int16], crc32: int) -> NDArray[np.int1
     The samples may lie in `out`, which is as long as the sidecar says; `crc32` is -1 where it has no checksum.
     """
     if crc32 not in (-1, zlib.crc32(data)):
-        raise DataError("its audio has another checksum than its sidecar says")
+        raise DataError("its audio has another checksum than its sidecar says", code="audio-unreadable")
     samples_T = codec.decode_stored(data, out).samples_T
     if len(samples_T) != len(out):
-        raise DataError(f"it has {len(samples_T)} samples and its sidecar says {len(out)}")
+        raise DataError(f"it has {len(samples_T)} samples and its sidecar says {len(out)}", code="audio-unreadable")
     return samples_T

@@ -80,6 +80,7 @@ class EpochPlan:
         if self.batches_per_step % ranks:
             raise ConfigError(
                 f"{ranks} ranks cannot share {self.batches_per_step} batches a step evenly",
+                code="ranks-mismatch",
                 why="a rank with fewer batches would wait for the others, or they for it",
                 fix=f"set `plan.batches_per_step` to a multiple of {ranks}",
             )
@@ -261,6 +262,7 @@ def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) 
 def _nothing_left(num: int, dropped: Mapping[str, int]) -> DataError:
     return DataError(
         "there is no utterance to make a batch of",
+        code="nothing-to-train-on",
         why=f"of {num:,} utterances {dropped_in_words(dropped)}" if any(dropped.values()) else "there are none",
         fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
     )

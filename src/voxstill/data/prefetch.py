@@ -154,7 +154,9 @@ class Prefetch:
                             return
                         file.write(piece)
                     if file.tell() == start:
-                        raise StorageError(f"`{redact_uri(uri)}` is shorter than its sidecar says")
+                        raise StorageError(
+                            f"`{redact_uri(uri)}` is shorter than its sidecar says", code="audio-unreadable"
+                        )
             with self._changed:
                 # not by `atomic_file`, which always renames: its last step may have passed meanwhile
                 if use.shard in self._held:

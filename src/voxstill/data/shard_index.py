@@ -147,6 +147,7 @@ class ShardIndex:
         if (num := float(rate_N.sum())) > MOST_UTTERANCES:
             raise ConfigError(
                 f"an epoch would have {num:.1e} utterances",
+                code="sampling-weights",
                 why="every utterance comes in it, and the others as often as their weights say",
                 fix="bring the weights of `plan.weights` and `plan.dialect_sampling_rate` nearer to one another",
             )
@@ -333,12 +334,14 @@ def _by_name(
     if most is not None and (high := [name for name, number in numbers.items() if number > most]):
         raise ConfigError(
             f"`{option}` says {numbers[high[0]]:g} for `{high[0]}`",
+            code="sampling-weights",
             why=f"a weight is at most {most:,}",
             fix="lower it: weights count beside one another, and those about 1 keep the meaning of `train.lr`",
         )
     if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
         raise ConfigError(
             f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",
+            code="sampling-weights",
             why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
             + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
@@ -349,6 +352,7 @@ def _by_name(
         present = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
         raise ConfigError(
             f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            code="sampling-weights",
             why=f"in the shards there are: {present}",
             fix="name those of the shards, each of them" if default is None else "name some of those",
         )

@@ -32,7 +32,10 @@ def split_revision(model: str, revision: str | None = None) -> tuple[str, str | 
         return model, revision
     if revision not in (None, match[2]):
         raise ConfigError(
-            f"`{model}` names a revision", why=f"`revision` names another: `{revision}`", fix="take one of them away"
+            f"`{model}` names a revision",
+            code="option-conflict",
+            why=f"`revision` names another: `{revision}`",
+            fix="take one of them away",
         )
     return match[1], match[2]
 
@@ -50,6 +53,7 @@ def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{model}` cannot be fetched from the Hugging Face Hub",
+            code="hub-unreachable",
             why=first_line(error),
             fix="look at the name and its revision, or give a folder",
         ) from None
@@ -72,6 +76,7 @@ def folder_of(model: str, needed: Sequence[str]) -> Path | None:
     if missing:
         raise ConfigError(
             f"there is no model in `{model}`",
+            code="no-model",
             why=f"it does not hold {', '.join(missing)}",
             fix="give a folder that does, or a name on the Hugging Face Hub such as `owner/name`",
         )
@@ -87,6 +92,7 @@ def model_folder(path: str) -> Path:
         if (folder / "changes.safetensors").is_file():
             raise ConfigError(
                 f"`{path}` is no whole model",
+                code="changed-weights",
                 why="it has only the weights that differ from those of its base",
                 fix="`voxstill.restore_model(COPY, FOLDER)` in Python makes a whole one of it",
             )
@@ -94,6 +100,7 @@ def model_folder(path: str) -> Path:
     checkpoint = next((link for link in (run.best, run.last) if link.is_dir()), None)
     raise ConfigError(
         f"there is no student in `{path}`",
+        code="no-model",
         why="neither it nor a folder `model` in it holds config.json and model.safetensors"
         + (": its training has not ended" if checkpoint else ""),
         fix=f"give a checkpoint of it: `{checkpoint}`"

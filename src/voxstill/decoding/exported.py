@@ -132,6 +132,7 @@ def read(folder: Path) -> ExportedModel:
     except (OSError, ValueError, RecursionError, AttributeError, DataError) as error:
         raise DataError(
             f"`{folder / MANIFEST}` is not what was written",
+            code="export-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
             fix="export the student again into another folder",
         ) from None
@@ -173,6 +174,7 @@ def vocabulary(folder: Path, exported: ExportedModel) -> PieceVocabulary:
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{folder / TOKENS}` holds no vocabulary",
+            code="export-broken",
             why=first_line(error),
             fix="export the student again into another folder",
         ) from None

@@ -66,6 +66,7 @@ class GenerateModel:
         if options.language is not None and options.language not in self._languages.values():
             raise ConfigError(
                 f"`{section}language` is `{options.language}`",
+                code="language-unknown",
                 why=f"`{options.model}` knows {', '.join(self._languages.values()) or 'nothing of languages'}",
                 fix="name one of them" if self._languages else f"take `{section}language` away",
             )

@@ -256,7 +256,10 @@ def graph(folder: Path, file: str, model: ExportedModel, threads: int) -> Graph:
     except Exception as error:  # of a dozen classes of its own
         reason = str(error).partition("\n")[0]
     raise DataError(
-        f"`{folder / file}` cannot be loaded", why=reason, fix="export the student again into another folder"
+        f"`{folder / file}` cannot be loaded",
+        code="export-broken",
+        why=reason,
+        fix="export the student again into another folder",
     )
 
 
@@ -271,6 +274,7 @@ def load(
     if options.dtype not in ("auto", "float32"):
         raise ConfigError(
             f"`{section}dtype: {options.dtype}` has no use",
+            code="option-unused",
             why=f"`{options.model}` is exported, and computes with the numbers that are in its file",
             fix="leave it out, or name another file in the folder",
         )
@@ -279,6 +283,7 @@ def load(
         if file in model.mains and model.chunk_ms(file) != decoding.chunk_ms:
             raise ConfigError(
                 f"`decode.chunk_ms: {decoding.chunk_ms}` does not go with `{options.model}`",
+                code="option-conflict",
                 why=f"it hears {model.chunk_ms(file)} ms at once",
                 fix="leave it out, or name the folder",
             )
@@ -286,6 +291,7 @@ def load(
     if file not in model.mains:
         raise ConfigError(
             f"`{file}` is no model to load here",
+            code="no-model",
             why=f"of `{folder}` these are: {', '.join(model.mains)}",
             fix="name the folder, or one of them",
         )

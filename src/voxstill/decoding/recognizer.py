@@ -78,6 +78,7 @@ class Recognizer:
         if self.decoding.chunk_ms is not None and self.chunk_ms is None:
             raise ConfigError(
                 "`decode.chunk_ms` has no use",
+                code="option-unused",
                 why=f"`{self.options.model}` hears an utterance as a whole",
                 fix="leave it out, or give a student trained with `student.streaming`",
             )
@@ -103,6 +104,7 @@ class Recognizer:
         if (task := classifiers.task_of(config)) is not None:
             raise ConfigError(
                 f"`{options.model}` writes no text",
+                code="wrong-model",
                 why=f"it tells {task} apart",
                 fix="`voxstill evaluate` judges it; give a recogniser here",
             )
@@ -123,6 +125,7 @@ class Recognizer:
         if self.decoding != Decode():
             raise ConfigError(
                 "the section `decode` has no use",
+                code="option-unused",
                 why=f"`{self.options.model}` writes its texts by itself",
                 fix="leave the section out; a teacher has `num_beams`",
             )
@@ -230,6 +233,7 @@ class Recognizer:
         if not isinstance(self._model, LoadedCtc):
             raise ConfigError(
                 f"`{self.options.model}` cannot say how well a text fits",
+                code="wrong-model",
                 why="it is no CTC model",
                 fix="take a student of the kind `ctc`, a wav2vec 2.0 or a Parakeet-CTC",
             )

@@ -87,12 +87,14 @@ def search_of(
     for name in (name for name in (*GENERATION, "language") if getattr(options, name) is not None):
         raise ConfigError(
             f"`{section}{name}` has no use",
+            code="option-unused",
             why=f"`{options.model}` says what each moment of the audio is and writes no text by itself",
             fix=f"take `{section}{name}` away",
         )
     for name in () if is_ctc else decoding.ctc_only:
         raise ConfigError(
             f"`decode.{name}` has no use",
+            code="option-unused",
             why=f"`{options.model}` is a transducer, and that is for CTC students",
             fix="leave it out, or give a CTC student",
         )
@@ -134,6 +136,7 @@ def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
         if not has_sentence(graph):
             raise DataError(
                 f"the student can write no sentence of the grammar `{redact_uri(uri)}`",
+                code="grammar-broken",
                 why=f"its vocabulary lacks {some}",
                 fix="check that the grammar is of this student's language, or train it with `student.units: character`",
             )

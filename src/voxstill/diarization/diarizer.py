@@ -37,7 +37,10 @@ class Diarizer:
         engine = registry.create(section)
         if engine is None:
             raise ConfigError(
-                "no diarization engine is named", why="`diarize.name` is not set", fix="set `diarize.name: embedded`"
+                "no diarization engine is named",
+                code="option-missing",
+                why="`diarize.name` is not set",
+                fix="set `diarize.name: embedded`",
             )
         self._engine = engine
 

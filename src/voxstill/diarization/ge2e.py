@@ -50,6 +50,7 @@ def load() -> Ge2e:
     except Exception as error:  # a file of any content
         raise ConfigError(
             f"`{path}` is no checkpoint of this network",
+            code="diarization-fails",
             why=first_line(error),
             fix=f"{weights.INSTALL} --force-reinstall",
         ) from None

@@ -46,6 +46,7 @@ def _refuse_options_of_none(section: Diarize) -> None:
     if section.model_extra:
         raise ConfigError(
             f"`diarize.{next(iter(section.model_extra))}` is set and `diarize.name` is not",
+            code="option-missing",
             why="options of diarization are those of an engine",
             fix=f"set `diarize.name` to one of {', '.join(ENGINES.names())}",
         )

@@ -25,4 +25,6 @@ def path() -> Path:
 
 
 def _missing(why: str) -> ConfigError:
-    return ConfigError("the weights of the diarization engine `embedded` are missing", why=why, fix=INSTALL)
+    return ConfigError(
+        "the weights of the diarization engine `embedded` are missing", code="missing-package", why=why, fix=INSTALL
+    )

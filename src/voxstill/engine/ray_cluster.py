@@ -72,6 +72,7 @@ def start_ray(cfg: Engine) -> Any:
     except Exception as error:
         raise ClusterError(
             f"the Ray cluster `{cfg.address}` cannot be joined" if cfg.address else "Ray cannot start",
+            code="ray-unavailable",
             why=describe(error),
             fix="check `engine.address`, or use `engine: inline`" if cfg.address else "use `engine: inline`",
         ) from error
@@ -110,6 +111,7 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
     if address_bytes is not None and address_bytes < store_bytes + _PROCESS_BYTES:
         raise ClusterError(
             "Ray cannot start",
+            code="ray-unavailable",
             why=f"a process may have {_mb(address_bytes)} of addresses (`ulimit -v`), and each of Ray's takes the "
             f"{_mb(store_bytes)} of its shared memory and {_mb(_PROCESS_BYTES)} more",
             fix="run `ulimit -v unlimited`, set a smaller `engine.object_store_memory`, or use `engine: inline`",
@@ -118,6 +120,7 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
         rooms = " and ".join(f"{_mb(num_bytes)} in {folder}" for folder, num_bytes in free_bytes.items())
         raise ClusterError(
             "Ray cannot start",
+            code="ray-unavailable",
             why=f"its shared memory takes {_mb(store_bytes)}, and there are {rooms}",
             fix="give /dev/shm more room (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
             "`engine: inline`",
@@ -200,6 +203,7 @@ def check_growth(ray: ModuleType, wanted: int, current: int) -> None:
     if wanted > most:
         raise ConfigError(
             f"a running job is not given {wanted:,} workers",
+            code="too-few-resources",
             why=f"the cluster has room for {most:,}, {MOST_WORKERS_PER_CORE} for each core",
             fix="ask for fewer, or end the job with SIGTERM and start it with so many",
         )
@@ -215,6 +219,7 @@ def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[St
             shares = [(stage.name, size, stage.reserved[name]) for stage, size in sized if name in stage.reserved]
             raise ConfigError(
                 f"the workers want {_amount(name, wanted)} and the cluster has {present:g}",
+                code="too-few-resources",
                 why=", ".join(
                     f"`{stage}`: {size} workers of {_amount(name, amount)}" for stage, size, amount in shares
                 ),
@@ -227,6 +232,7 @@ def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[St
         if stage.reserved and not any(_num_fitting(stage.reserved, machine) for machine in machines):
             raise ConfigError(
                 f"no machine of the cluster has what a worker of the stage `{stage.name}` reserves",
+                code="too-few-resources",
                 why=" and ".join(_amount(name, amount) for name, amount in stage.reserved.items()),
                 fix="lower it, or add a machine that has as much",
             )

@@ -139,6 +139,7 @@ class RayRun:
         else:
             raise VoxstillError(
                 f"the stage `{pool.stage.name}` cannot start",
+                code="worker-cannot-start",
                 why=f"its worker died {pool.num_bad_starts} times while starting: {describe(error)}",
                 fix="see whether memory is short; `--set engine.name=inline` shows what happens",
             )
@@ -260,13 +261,15 @@ class RayRun:
         for worker in self._workers.workers:
             if worker.is_canary and not worker.is_ready and now_s - worker.since_s > START_LIMIT_S:
                 assert self._changes is not None
-                self._changes.reject(VoxstillError(f"it has not started within {START_LIMIT_S:.0f} s"))
+                self._changes.reject(
+                    VoxstillError(f"it has not started within {START_LIMIT_S:.0f} s", code="change-refused")
+                )
             if not any(call.is_overdue(now_s, lease_s) for call in worker.calls):
                 continue
             reason = f"no answer within the time limit of {lease_s:g} s, `engine.lease_s`"
             if worker.is_canary:
                 assert self._changes is not None
-                self._changes.reject(VoxstillError(reason))
+                self._changes.reject(VoxstillError(reason, code="change-refused"))
                 continue
             lost = self._give_up(worker, reason)
             self._requeue([call.part for call in lost if call.since_s is None])

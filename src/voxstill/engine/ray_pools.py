@@ -153,6 +153,7 @@ class WorkerPools:
         if any(node["NodeID"] == own_id and not node["Alive"] for node in self.ray.nodes()):
             raise ClusterError(  # workers of a dead owner are ended, and those it still asks for never start
                 "the cluster has lost the node that this run is attached to",
+                code="cluster-lost",
                 why=f"to the cluster this process is dead with it: {reason}",
                 fix="the same command goes on where this one stopped",
             )
@@ -170,6 +171,7 @@ class WorkerPools:
                 free = self.ray.available_resources()
                 raise VoxstillError(
                     f"no worker of the stage `{pool.stage.name}` has started within {START_LIMIT_S:.0f} s",
+                    code="too-few-resources",
                     why=f"each wants {pool.stage.num_cpus * self._cpu_share:g} CPUs and {pool.stage.num_gpus:g} GPUs, "
                     f"and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
                     fix="free or add machines, or lower `engine.workers` or `engine.teachers`",

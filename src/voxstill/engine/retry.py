@@ -138,6 +138,7 @@ class RetryTracker:
             broken = "the fault is in the setting-up, not in the items: mend it and run again"
             raise VoxstillError(
                 f"the first {self._num_skipped} items all failed",
+                code="all-failed",
                 why=failure.detail,
                 fix=slow if failure.kind is FailureKind.TIMED_OUT else broken,
             )
@@ -187,7 +188,10 @@ def open_work(name: str, work: StageWork) -> None:
         raise
     except Exception as error:
         raise VoxstillError(
-            f"the stage `{name}` cannot start", why=describe(error), fix="mend the cause and run again"
+            f"the stage `{name}` cannot start",
+            code="worker-cannot-start",
+            why=describe(error),
+            fix="mend the cause and run again",
         ) from error
 
 
@@ -215,7 +219,12 @@ def canary_error(cause: BaseException | Failure) -> VoxstillError:
     if isinstance(error, VoxstillError):
         return error
     why = cause.detail if isinstance(cause, Failure) else describe(cause)
-    return VoxstillError("it failed on the first chunk that it was given", why=why, fix="mend the cause and ask again")
+    return VoxstillError(
+        "it failed on the first chunk that it was given",
+        code="change-refused",
+        why=why,
+        fix="mend the cause and ask again",
+    )
 
 
 def log_stopping(signal_name: str) -> None:

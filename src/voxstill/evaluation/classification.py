@@ -189,6 +189,7 @@ def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]
     if not judged:
         raise DataError(
             f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a {column}",
             fix="name another split with `--on`, or say it in the manifest",
         )

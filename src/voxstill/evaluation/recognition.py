@@ -108,6 +108,7 @@ def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
     if not judged:
         raise DataError(
             f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a human text",
             fix="give texts in the manifest or by `evaluate.texts`, or another `evaluate.split`",
         )
@@ -181,6 +182,7 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     if not any(ref for ref, _ in pairs) and any(utterance.text for utterance in judged):
         raise DataError(
             "the references hold no words",
+            code="no-words",
             why="after normalising, every human text is empty",
             fix="look at the texts, or set `evaluate.normalizer: none`",
         )
@@ -240,6 +242,7 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
     if len(unread) == num:
         raise DataError(
             f"not one of the {num:,} utterances to judge can be read",
+            code="audio-unreadable",
             why=reasons,
             fix="look whether the audio is where it was; where it has changed, index it into another work folder",
         )

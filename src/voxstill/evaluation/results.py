@@ -321,7 +321,9 @@ def damaged(path: Path, error: object) -> DataError:
     if isinstance(error, pydantic.ValidationError):
         first = error.errors()[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return DataError(f"`{path}` is no result of an evaluation", why=why, fix="remove it and judge again")
+    return DataError(
+        f"`{path}` is no result of an evaluation", code="table-broken", why=why, fix="remove it and judge again"
+    )
 
 
 def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:

@@ -212,6 +212,7 @@ def _field(by: str, references: Mapping[str, TranscriptSegment], uri: str, form:
     if not known:
         raise DataError(
             f"`{redact_uri(uri)}` names no {by}s" if by == "speaker" else f"`{redact_uri(uri)}` has no field `{by}`",
+            code="field-missing",
             why="Kaldi's text and plain lines have none, and other forms have " + ", ".join(FIELDS),
             fix=f"give references as JSONL with `{by}`, or leave out `--by {by}`",
         )
@@ -237,12 +238,16 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, T
         first, second = ([row for row in rows if row.id not in ignored] for rows in (first, second))
     elif "ctm" in forms:
         raise DataError(
-            "a CTM has words but no utterances", why="only the segments of an STM tell", fix="give references as STM"
+            "a CTM has words but no utterances",
+            code="field-missing",
+            why="only the segments of an STM tell",
+            fix="give references as STM",
         )
     references, texts = by_id(first, reference), {id_: row.text for id_, row in by_id(second, hypothesis).items()}
     if not references.keys() & texts.keys():
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no id in common",
+            code="no-common-ids",
             why=f"{len(references):,} and {len(texts):,} were read, such as {first_ids(references, texts)}",
             fix="check that they belong together; lines without ids are `--form text`",
         )
@@ -256,6 +261,7 @@ def by_id(rows: Sequence[TranscriptSegment], uri: str) -> dict[str, TranscriptSe
         if rows_by_id.setdefault(row.id, row) is not row:
             raise DataError(
                 f"`{redact_uri(uri)}` says `{row.id}` twice",
+                code="id-twice",
                 why="an id has one line",
                 fix="remove one of them; lines without ids are `--form text`",
             )

@@ -100,6 +100,7 @@ def of_meetings(
     if not references.keys() & hypotheses.keys():
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
+            code="no-common-ids",
             why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
             fix="give sessions the same names in both",
         )
@@ -159,6 +160,7 @@ def by_session(
         if row.session is None or row.speaker is None:
             raise DataError(
                 f"`{redact_uri(uri)}` does not name session and speaker of `{row.id}`",
+                code="field-missing",
                 why="words of meetings are judged by who said them",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )

@@ -107,6 +107,7 @@ def of_speakers(
     if not references or (hypotheses and not references.keys() & hypotheses.keys()):
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no recording in common",
+            code="no-common-ids",
             why=f"{_channels(references)} and {_channels(hypotheses)} were read, with their channels",
             fix="give recordings and channels the same names in both",
         )

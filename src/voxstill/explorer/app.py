@@ -138,7 +138,7 @@ class Explorer:
         try:
             sound = self._session.sounds.read(row)
         except VoxstillError as error:
-            return JSONResponse({"error": _message(error)})
+            return JSONResponse({"error": _message(error), "code": error.code})
         source = "shard" if sound.is_of_shard else "source"
         return Response(sound.wav(), media_type="audio/wav", headers={"X-Audio-From": source})
 
@@ -255,7 +255,7 @@ async def _refused(_: Request, error: RequestError) -> JSONResponse:
 
 
 async def _unusable(_: Request, error: VoxstillError) -> JSONResponse:
-    return RequestError(422, _message(error)).response()
+    return RequestError(422, _message(error), error.code).response()
 
 
 def _message(error: VoxstillError) -> str:

@@ -99,7 +99,10 @@ class Sounds:
         )
         if utterance.duration_ms > MAX_MS:
             raise DataError(
-                "the utterance is too long to listen to", why=f"it has {utterance.duration_ms / 1000:.0f} s", fix=""
+                "the utterance is too long to listen to",
+                code="audio-too-long",
+                why=f"it has {utterance.duration_ms / 1000:.0f} s",
+                fix="",
             )
         address, byte_range = split_range(utterance.uri)
         if utterance.end_ms > SEEK_MS and is_local(address) and byte_range is None:

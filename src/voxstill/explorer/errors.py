@@ -6,12 +6,13 @@ from starlette.responses import JSONResponse
 
 
 class RequestError(Exception):
-    """A request that is refused: an HTTP status and a message for people."""
+    """A request that is refused: an HTTP status, a message for people and, of an error of voxstill, its code."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.code = status, message, code
 
     def response(self) -> JSONResponse:
         """The answer."""
-        return JSONResponse({"error": self.message}, self.status)
+        code = {} if self.code is None else {"code": self.code}
+        return JSONResponse({"error": self.message, **code}, self.status)

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import DataError, StorageError, system_code
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.explorer import assembly, growth, staging, word_index
@@ -121,7 +121,9 @@ def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
                 os.replace(draft, path)
         except (duckdb.Error, OSError) as error:
             why = str(error).splitlines()[0]
-            raise StorageError(f"`{path}` cannot be written", why=why, fix="see whether the disk is full") from None
+            raise StorageError(
+                f"`{path}` cannot be written", code=system_code(error), why=why, fix="see whether the disk is full"
+            ) from None
 
 
 def about(path: Path) -> About:
@@ -148,7 +150,9 @@ def opened(path: Path, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyCo
     except duckdb.Error as error:
         if not read_only:
             raise
-        raise DataError(f"`{path}` cannot be read", why=str(error), fix="remove it: it is built anew") from None
+        raise DataError(
+            f"`{path}` cannot be read", code="table-broken", why=str(error), fix="remove it: it is built anew"
+        ) from None
     try:
         yield connection
     finally:

@@ -88,6 +88,7 @@ def parity(
         id_, one, other = unequal[0]
         raise DataError(
             "the exported student writes other tokens than the one in torch, so it is not kept",
+            code="export-differs",
             why=f"on {audio.name}: {len(unequal):,} of {len(ours):,} utterances, first `{id_}`: `{one}` in torch,"
             f" `{other}` on onnxruntime",
             fix="report it with the versions of torch, onnx and onnxruntime; the student in torch can be used",

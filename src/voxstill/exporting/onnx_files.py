@@ -41,7 +41,10 @@ def check_installed() -> None:
         import onnx  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "models cannot be exported", why="the package `onnx` is not installed", fix="pip install 'voxstill[export]'"
+            "models cannot be exported",
+            code="missing-package",
+            why="the package `onnx` is not installed",
+            fix="pip install 'voxstill[export]'",
         ) from None
 
 

@@ -58,6 +58,7 @@ def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -
         lines = process.stderr.strip().splitlines()
         raise DataError(
             "sherpa-onnx does not take the exported folder",
+            code="export-differs",
             why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'it says nothing'}",
             fix="report it with the version of sherpa-onnx",
         )

@@ -75,6 +75,7 @@ def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
     if kind == "seq2seq":
         raise ConfigError(
             f"`{folder}` cannot be exported",
+            code="wrong-model",
             why=f"it is a `{model.config.model_type}`, an encoder-decoder",
             fix="Optimum exports those: `optimum-cli export onnx --model FOLDER DIR`",
         )
@@ -83,6 +84,7 @@ def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
     elif chunks_ms:
         raise ConfigError(
             f"`{folder}` is no streaming student",
+            code="wrong-model",
             why=f"it is a `{model.config.model_type}`, which hears an utterance as a whole",
             fix="leave `--streaming` out, or train one with `student.streaming`",
         )
@@ -90,6 +92,7 @@ def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
     if durations != tuple(range(len(durations))):
         raise ConfigError(
             f"`{folder}` cannot be exported",
+            code="wrong-model",
             why=f"its durations are {', '.join(map(str, durations))}, and other runtimes count them from 0",
             fix="use it in torch",
         )

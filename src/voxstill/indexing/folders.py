@@ -245,10 +245,13 @@ def _single_object(uri: str) -> SourceEntry:
     except WebPageError:
         is_page = True
     except StorageError as error:
-        raise DataError(f"there is no source `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`") from None
+        raise DataError(
+            f"there is no source `{redact_uri(uri)}`", code=error.code, why=error.why, fix="check `source.uri`"
+        ) from None
     if is_page:
         raise DataError(
             f"`{redact_uri(uri)}` is a web page",
+            code="web-page",
             why="a web server does not list its files as a bucket does, and may answer with a login",
             fix="name a file there, or a manifest or list of addresses; put a user and password into ~/.netrc",
         )
@@ -260,18 +263,21 @@ def _refuse_layout(uri: str, name: str) -> None:
     if name == KALDI_NAME:
         raise DataError(
             f"`{redact_uri(uri)}` is of a Kaldi directory, which is not read from a bucket",
+            code="source-layout",
             why="its paths start in a folder of a machine, and its tables are looked up line by line",
             fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and name it",
         )
     if aishell.is_in_bucket(uri):
         raise DataError(
             f"`{redact_uri(uri)}` is the transcript of AISHELL, whose folder is not read from a bucket",
+            code="source-layout",
             why="the transcript does not say where the audio of a line lies",
             fix="write a manifest with addresses, or copy the folder to this machine",
         )
     if name in common_voice.SPLIT_TABLES and common_voice.is_common_voice(uri):
         raise DataError(
             f"`{redact_uri(uri)}` is of Common Voice, whose folder is not read from a bucket",
+            code="source-layout",
             why="a listing does not tell which of its clips are held out",
             fix="name its tables instead of the folder: `train.tsv`, `dev.tsv` and `test.tsv`",
         )
@@ -377,6 +383,7 @@ def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceE
     if len(manifests) > 1:
         raise DataError(
             f"`{redact_uri(uri)}` holds no audio but several manifests",
+            code="source-layout",
             why=f"{names}: which of them are meant cannot be known",
             fix="name the manifests by `source.uri`",
         )

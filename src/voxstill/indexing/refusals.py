@@ -14,6 +14,7 @@ def without_texts(uris: Sequence[str]) -> DataError:
     names = ", ".join(f"`{redact_uri(uri)}`" for uri in uris)
     return DataError(
         f"the supervised source {names} has no text",
+        code="field-missing",
         why="`source.supervised` learns from the texts of its manifest, and no teacher labels it",
         fix="name a manifest with a column `text`, or leave `source.supervised` out",
     )
@@ -24,6 +25,7 @@ def refuse_credentials(entry: SourceEntry) -> None:
     if "://" in entry.uri and holds_credentials(entry.uri):
         raise DataError(
             f"`{redact_uri(entry.uri)}` holds credentials" + (f", in {entry.where}" if entry.where else ""),
+            code="credentials-in-address",
             why="the addresses of audio are written into the tables of the work folder",
             fix="take them out of the address: put user and password of a web server into ~/.netrc, and the keys of a "
             "bucket into the environment",

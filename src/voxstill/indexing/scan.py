@@ -83,7 +83,12 @@ def scan(
     by_source = [[one.uri] if isinstance(one.uri, str) else one.uri for one in sources_of(source)]
     all_uris = [uri for uris in by_source for uri in uris]
     if not all(by_source) or not all(all_uris):
-        raise ConfigError("there is no source", why="`source.uri` is not set", fix="name a folder, file or manifest")
+        raise ConfigError(
+            "there is no source",
+            code="option-missing",
+            why="`source.uri` is not set",
+            fix="name a folder, file or manifest",
+        )
     is_source_empty = True
     splits = splits_of_addresses(all_uris)
     for number, (options, uris) in enumerate(zip(sources_of(source), by_source, strict=True)):
@@ -110,6 +115,7 @@ def scan(
         names = ", ".join(f"`{redact_uri(uri)}`" for uri in all_uris)
         raise DataError(
             f"there is no audio in {names}",
+            code="no-audio",
             why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
             fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
         )
@@ -130,7 +136,9 @@ def _scan_one(uri: str, work: Store | None, split: Split | None, cache: Cache | 
     elif path is None:
         yield from scan_bucket(uri.rstrip("/"), work, split, cache)
     elif not os.path.exists(path):
-        raise DataError(f"there is no source `{path}`", why="it does not exist", fix="check `source.uri`")
+        raise DataError(
+            f"there is no source `{path}`", code="no-source", why="it does not exist", fix="check `source.uri`"
+        )
     else:
         yield local_entry(path)
 
@@ -291,7 +299,10 @@ class SourceFiles:
                 if first.uri == entry.uri or (first.sample is None and entry.sample is None):
                     why = f"first at {first.where}, again at {entry.where}"
                     raise DataError(
-                        f"two lines have the id `{entry.utterance_id}`", why=why, fix="give each line its own id"
+                        f"two lines have the id `{entry.utterance_id}`",
+                        code="id-twice",
+                        why=why,
+                        fix="give each line its own id",
                     )
                 self._shared_ids.add(str(entry.utterance_id))
                 first = entry if entry.sample is None else first  # whose id nobody else may have
@@ -367,6 +378,7 @@ def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:
             stretch = "" if entry.start_ms is entry.end_ms is None else f" from {entry.start_ms or 0} ms on"
             raise DataError(
                 f"two rows say different things of `{redact_uri(entry.uri)}`{stretch}",
+                code="source-contradiction",
                 why=f"{first.where} and {entry.where}: which of them is right cannot be known",
                 fix="take one of them out, or give each an `id` and both are utterances",
             )
@@ -379,6 +391,7 @@ def _refuse_two_sources(entries: Iterable[SourceEntry]) -> None:
         first, *others = sorted(numbers)
         raise DataError(
             f"`{redact_uri(numbers[first].uri)}` is in source {first + 1} and in source {others[0] + 1}",
+            code="source-contradiction",
             why="each has its own language, data set and splits: which of them are meant cannot be known",
             fix="take it out of one of the sources, or list both addresses in the `uri` of one",
         )

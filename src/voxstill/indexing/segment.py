@@ -235,7 +235,7 @@ def _segment(
     audio, levels = audios[0], [audio.measured_level for audio in audios]
     duration_ms = _duration_ms(by_channel)
     if duration_ms < cfg.min_ms:
-        raise DataError(FailureKind.TOO_SHORT, why=f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}")
+        raise _no_speech(FailureKind.TOO_SHORT, f"it lasts {duration_ms} ms and `segment.min_ms` is {cfg.min_ms}")
     utterances: dict[str, Utterance] = {}
     speakers = SpeakersByChannel(file.id, by_channel, diarize)
     errors, untimed, left_out = list[DataError](), list[str](), list[SourceEntry]()
@@ -257,7 +257,7 @@ def _segment(
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
             left_out.append(placed)
     if not utterances:
-        raise errors[0] if errors else DataError(FailureKind.NO_SPEECH, why="the voice-activity detector heard none")
+        raise errors[0] if errors else _no_speech(FailureKind.NO_SPEECH, "the voice-activity detector heard none")
     first = file.entries[0]
     recording = IndexRow(
         id=file.id,
@@ -280,6 +280,10 @@ def _segment(
         unused=_unused(file, left_out, source, seed, duration_ms),
     )
     return IndexedFile(recording=recording, utterances=tuple(utterances.values()))
+
+
+def _no_speech(kind: FailureKind, why: str) -> DataError:
+    return DataError(kind, code="no-speech", why=why)
 
 
 def _is_another_version(entry: SourceEntry, blob: Blob) -> bool:

@@ -196,6 +196,7 @@ class IndexState:
         if num_versions:
             raise DataError(
                 f"the source was changed while parts of `{self._work.uri(self._utterances)}` were made",
+                code="source-changed",
                 why=f"{num_versions} files were indexed in two versions, {num_ids} ids of utterances are there twice",
                 fix="index into another work folder, and leave the source as it is meanwhile",
             )
@@ -314,6 +315,7 @@ class IndexState:
             if entry.sample is None and self._is_taken(entry):
                 raise DataError(
                     f"the id `{entry.utterance_id}` is taken",
+                    code="id-twice",
                     why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
                     fix="give each utterance its own id, or index into another work folder; where the audio was moved, "
                     "leave a link at its old place and index that",
@@ -323,6 +325,7 @@ class IndexState:
         more = f" and {num_files - 1} more files have" if num_files > 1 else " has"
         return DataError(
             f"`{redact_uri(first.uri)}`{more} changed since `{self._work.root}` was made",
+            code="source-changed",
             why="the labels there are of what the files held then",
             fix="index into another work folder, or put the old files back with their times",
         )
@@ -332,6 +335,7 @@ class IndexState:
         at = f" ({first.where})" if first.where else ""
         return DataError(
             f"the source says other things of `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
+            code="source-changed",
             why=f"what was made in `{self._work.root}` rests on the words, speakers and splits of then",
             fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
         )

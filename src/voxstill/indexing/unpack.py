@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from voxstill.core.errors import StorageError, first_line
+from voxstill.core.errors import StorageError, first_line, system_code
 from voxstill.core.monitor import clock, log
 from voxstill.core.records import fingerprint
 from voxstill.indexing.formats import parquet_audio
@@ -137,6 +137,7 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
     except OSError as error:  # that of reading is a DataError by then
         raise StorageError(
             f"`{redact_uri(uri)}` cannot be unpacked",
+            code=system_code(error),
             why=error.strerror or str(error),
             fix="make room in the work folder",
         ) from None

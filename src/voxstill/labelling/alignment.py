@@ -198,6 +198,7 @@ def _figures(work: Store, task: Task, source: Mapping[str, str]) -> AlignmentFig
     if num and num_missing == num:
         raise DataError(
             f"`{task.options.model}` aligns none of the {num:,} labels",
+            code="text-not-aligned",
             why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
             fix="set `filter.aligner` to a CTC model of their language, or take it away",
         )

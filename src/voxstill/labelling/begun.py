@@ -51,6 +51,7 @@ def not_finished(work: Store, teacher: config.Teacher) -> DataError:
     others = ", ".join(workdir.named(work, LabelFigures, recipe).teacher for recipe in done)
     return DataError(
         f"`{work.root}` has no finished labels of `{teacher.name}`",
+        code="step-unfinished",
         why="they are begun, and `voxstill label` has not ended there"
         + (f"; finished are those of {others}, which this configuration does not name" if others else ""),
         fix="run `voxstill label` again: it goes on where it stopped. `voxstill filter --partial` judges those that "

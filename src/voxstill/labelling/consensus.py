@@ -174,6 +174,7 @@ def _set_aside(unit: Unit, reason: str) -> int:
     """Stop the step with an error: a part without a vote would have no labels."""
     raise StorageError(
         f"the labels of `{unit.utterances}` cannot be put to the vote",
+        code="part-failed",
         why=reason,
         fix="check the storage and run `voxstill label` again; it goes on where it stopped",
     )

@@ -71,7 +71,12 @@ def _status(content: Mapping[str, object]) -> JobStatus:
     status = JobStatus.from_dict(content)
     options = [status.begun, status.teacher, *(status.allowed if isinstance(status.allowed, list | tuple) else [None])]
     if not all(isinstance(section, Mapping) for section in options):
-        raise DataError(f"the status of {status.recipe} names no teacher", why="it has no options", fix="remove it")
+        raise DataError(
+            f"the status of {status.recipe} names no teacher",
+            code="table-broken",
+            why="it has no options",
+            fix="remove it",
+        )
     return status
 
 

@@ -254,7 +254,8 @@ def _run(
     except VoxstillError as error:
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
-        raise TeacherError(error.what, why=error.why, fix=error.fix) from None  # here the work is the teacher's
+        # here the work is the teacher's
+        raise TeacherError(error.what, code=error.code, why=error.why, fix=error.fix) from None
 
 
 def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) -> tuple[engine.Stage, ...]:
@@ -281,6 +282,7 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
     if successor.reads_texts != before.reads_texts:
         raise ConfigError(
             f"`{teacher.name}` cannot take over from `{before.teacher.name}`",
+            code="change-refused",
             why="one of them is shown the human texts and the other is not",
             fix="label with it in a run of its own: its labels are then another table",
         )

@@ -99,6 +99,7 @@ def _refuse_nothing_labelled(task: Task, errors: Counter[str], num_asked: int) -
     if num_asked and errors.total() == num_asked:
         raise TeacherError(
             f"the teacher `{task.teacher.name}` failed on all {num_asked} utterances",
+            code="all-failed",
             why=max(errors, key=lambda error: errors[error]),
             fix="mend the cause, then run `voxstill label --retry-failed`",
         )
@@ -109,6 +110,7 @@ def _refuse_no_texts(errors: Counter[str], num_supervised: int) -> None:
     if num_supervised and errors.total() == num_supervised:
         raise DataError(
             f"none of the {num_supervised} utterances of supervised sources has a label",
+            code="field-missing",
             why=max(errors, key=lambda error: errors[error]),
             fix="mend the manifest, or leave `source.supervised` out, then index again",
         )

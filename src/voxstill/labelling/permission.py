@@ -30,12 +30,14 @@ def check_options(options: Mapping[str, object]) -> None:
             if section == "teacher" and (secret := [name for name in values if is_secret(str(name))]):
                 raise ConfigError(
                     f"`teacher.{secret[0]}` cannot be asked for",
+                    code="change-refused",
                     why="it is a secret, and whoever reads the work folder would read it there",
                     fix="give it to the job when it is started",
                 )
         elif section in ("set", "teacher", *CHANGEABLE):
             raise ConfigError(
                 "what is asked for cannot be understood",
+                code="change-refused",
                 why=f"`{section}` has no options by their names",
                 fix="withdraw it: voxstill control WORK --clear",
             )
@@ -46,6 +48,7 @@ def check_options(options: Mapping[str, object]) -> None:
                 can = ", ".join(f"`{section}.{name}`" for section, names in CHANGEABLE.items() for name in names)
                 raise ConfigError(
                     f"a running job cannot change `{section}.{name}`" if name else f"a running job has its `{section}`",
+                    code="change-refused",
                     why=f"it takes options of `teacher`, and {can}",
                     fix="end the job with SIGTERM and start it with other options: it goes on where it stopped",
                 )
@@ -63,6 +66,7 @@ def allowed_teachers(teacher: config.Teacher, texts: Sequence[str]) -> tuple[con
         if not isinstance(options, Mapping):
             raise ConfigError(
                 f"`--allow-teacher {text}` is no teacher",
+                code="option-value",
                 why="it is neither a name nor a mapping of options",
                 fix="write it as YAML: --allow-teacher '{name: transformers, model: exp/mine}'",
             )
@@ -87,12 +91,14 @@ def check_teacher(teacher: config.Teacher, allowed: Sequence[config.Teacher]) ->
     if not changes:
         raise ConfigError(
             f"the job was not allowed the teacher `{teacher.name}`",
+            code="change-refused",
             why=f"when it was started it was allowed {', '.join(f'`{name}`' for name in _names(allowed))}",
             fix=_FIX,
         )
     if fewest := min(changes, key=len):
         raise ConfigError(
             f"the job was not allowed another {', '.join(f'`teacher.{name}`' for name in fewest)}",
+            code="change-refused",
             why="without being allowed, it takes other numbers of options that change the pace alone"
             + (f": {', '.join(f'`teacher.{name}`' for name in pace)}" if (pace := _paced(teacher)) else ""),
             fix=_FIX,

@@ -72,6 +72,7 @@ def begun_task(work: Store, teacher: config.Teacher) -> Task:
     if len(alike) != 1:
         raise DataError(
             f"`{work.root}` has no labels of `{teacher.name}`",
+            code="step-unfinished",
             why=f"labels that are begun there: {', '.join(recipes) or 'none'}",
             fix=f"name the teacher of one of them, or run: voxstill label {work.root}",
         )

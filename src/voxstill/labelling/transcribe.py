@@ -37,6 +37,7 @@ class Transcribe(StageWork):
             if f"{name}@{self._teacher.revision()}" != self.task.name:
                 raise TeacherError(
                     f"what the teacher `{name}` reads was changed while labelling began",
+                    code="source-changed",
                     why="its labels are named after what it read before",
                     fix="run the same command again",
                 )
@@ -75,7 +76,9 @@ class Transcribe(StageWork):
             return self._label(utterance, Transcription(finish="failed", error=engine.describe(outcome)))
         if outcome.is_transient:
             what = f"the teacher `{self.task.teacher.name}` did not answer"
-            return engine.Postponed(TeacherError(what, why=outcome.error or "", fix="check the server"))
+            return engine.Postponed(
+                TeacherError(what, code="teacher-server", why=outcome.error or "", fix="check the server")
+            )
         return self._label(utterance, outcome)
 
     def _label(self, utterance: Utterance, transcription: Transcription) -> Label:

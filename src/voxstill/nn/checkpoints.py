@@ -58,6 +58,7 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",
+            code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or the experiment folder itself",
         ) from None
@@ -77,6 +78,7 @@ def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
     except (OSError, ValueError) as error:
         raise DataError(
             f"`{checkpoint}` holds no student",
+            code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
         ) from None
@@ -118,6 +120,7 @@ def make_frontend(
     if is_streaming and config.model_type != STREAMING:
         raise ConfigError(
             f"`student.streaming` does not go with `{checkpoint}`",
+            code="start-checkpoint",
             why=f"it is a `{config.model_type}`, which hears an utterance as a whole",
             fix="leave `student.checkpoint` out, or start from a streaming student",
         )
@@ -126,6 +129,7 @@ def make_frontend(
     if normalization not in (None, its_own):
         raise ConfigError(
             f"`student.normalization: {normalization}` does not go with `{checkpoint}`",
+            code="start-checkpoint",
             why=f"it was trained with `{its_own}`"
             if its_own
             else f"a `{config.model_type}` has no log-mels to normalise",
@@ -172,6 +176,7 @@ def from_checkpoint(
     if kind != checkpoint_kind and (kind == "seq2seq" or config.model_type not in PARAKEET_TYPES):
         raise ConfigError(
             f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
+            code="start-checkpoint",
             why=f"it is a `{config.model_type}`, whose kind is `{checkpoint_kind}`",
             fix=f"set `student.kind: {checkpoint_kind}`, or start from another checkpoint",
         )
@@ -214,6 +219,7 @@ def _parakeet(
     if config.model_type == STREAMING and kind != "rnnt":
         raise ConfigError(
             f"`student.kind: {kind}` cannot be made from `{checkpoint}`",
+            code="start-checkpoint",
             why="it is a streaming student",
             fix="set `student.kind: rnnt`",
         )
@@ -278,7 +284,10 @@ def shallower_whisper(
 def _evenly_spaced(num: int, num_kept: int, option: str) -> list[int]:
     if num_kept > num:
         raise ConfigError(
-            f"`{option}` is {num_kept}", why=f"the checkpoint has {num} layers there", fix=f"make it at most {num}"
+            f"`{option}` is {num_kept}",
+            code="option-value",
+            why=f"the checkpoint has {num} layers there",
+            fix=f"make it at most {num}",
         )
     return [num - 1] if num_kept == 1 else [round(i * (num - 1) / (num_kept - 1)) for i in range(num_kept)]
 

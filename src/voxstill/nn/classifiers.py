@@ -64,6 +64,7 @@ def read_config(checkpoint: str) -> PretrainedConfig:
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
             f"`{checkpoint}` cannot tell classes apart",
+            code="start-checkpoint",
             why=f"there is no head for a `{config.model_type}`",
             fix="start from a wav2vec 2.0, HuBERT, WavLM or Parakeet, or leave `student.checkpoint` out",
         )
@@ -97,6 +98,7 @@ def load(folder: Path) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student that tells classes apart",
+            code="no-model",
             why=first_line(error),
             fix="give an experiment of `student.task: classes` or `speakers`, or the `model` folder in it",
         ) from None
@@ -166,6 +168,7 @@ def _class_of_transformers(model_type: str, task: Task) -> Any:
     if base_class is None:
         raise ConfigError(
             f"`student.task: {task}` cannot be had from a `{model_type}`",
+            code="start-checkpoint",
             why=f"`transformers` has no `{name}`",
             fix="start from a wav2vec 2.0 or a WavLM",
         )

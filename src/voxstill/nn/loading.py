@@ -122,12 +122,7 @@ def load_model(
     from safetensors import SafetensorError
     from transformers.utils import logging
 
-    for name, reason in sum_faults(Path(checkpoint)).items():
-        raise DataError(
-            f"`{Path(checkpoint) / name}` is broken",
-            why=reason,
-            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
-        )
+    _check_sums(Path(checkpoint))
     logging.disable_progress_bar()
     before = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -161,10 +156,21 @@ def load_model(
     if reasons:
         raise DataError(
             f"the weights of `{checkpoint}` do not fit a {type(model).__name__}",
+            code="model-unloadable",
             why="; ".join(reasons),
             fix="take the folder as it was saved: config.json and all files of weights belong together",
         )
     return model
+
+
+def _check_sums(folder: Path) -> None:
+    for name, reason in sum_faults(folder).items():
+        raise DataError(
+            f"`{folder / name}` is broken",
+            code="checkpoint-broken",
+            why=reason,
+            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
+        )
 
 
 @contextlib.contextmanager
@@ -177,6 +183,7 @@ def loading_weights(checkpoint: str) -> Iterator[None]:
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"the weights of `{checkpoint}` cannot be loaded",
+            code="model-unloadable",
             why=first_line(error),
             fix="give a folder with config.json and model.safetensors, or a name on the Hugging Face Hub",
         ) from None

@@ -72,6 +72,7 @@ def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
             if config.model_type != "wav2vec2":
                 raise ConfigError(
                     f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `wav2vec2`",
+                    code="start-checkpoint",
                     why=f"it is a `{config.model_type}`",
                     fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
                 )
@@ -186,6 +187,7 @@ def best_rq(cfg: Pretrain, size: students.Size, seed: int, normalization: Normal
     if model.config.model_type not in students.PARAKEET_TYPES:
         raise ConfigError(
             f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",
+            code="start-checkpoint",
             why=f"it is a `{model.config.model_type}`",
             fix="give a Parakeet, such as a student of ours, or set `pretrain.method: wav2vec2`",
         )

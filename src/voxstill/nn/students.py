@@ -221,6 +221,7 @@ def blank_id(model: PreTrainedModel) -> int:
     if config.blank_token_id != config.vocab_size - 1:
         raise DataError(
             f"the blank of this `{config.model_type}` is token {config.blank_token_id} of {config.vocab_size}",
+            code="model-unloadable",
             why="the decoders here take the last token for the blank",
             fix="take another checkpoint",
         )

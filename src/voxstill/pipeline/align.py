@@ -65,15 +65,23 @@ def align(
     """
     if not is_local(output):
         fix = "write it to this machine, then copy it there"
-        raise ConfigError(f"`{output}` is no path", why="the manifest is a file of this machine", fix=fix)
+        raise ConfigError(
+            f"`{output}` is no path", code="output-path", why="the manifest is a file of this machine", fix=fix
+        )
     path = local_path(output)
     if path.is_dir():
-        raise ConfigError(f"`{path}` is a folder", why="the manifest is a file", fix="name a file")
+        raise ConfigError(f"`{path}` is a folder", code="output-path", why="the manifest is a file", fix="name a file")
     if path.exists() and not overwrite:
-        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
+        raise ConfigError(
+            f"`{path}` exists",
+            code="output-exists",
+            why="it would be overwritten",
+            fix="name another file, or add --yes",
+        )
     if (model := model or cfg.filter.aligner) is None:
         raise ConfigError(
             "there is no model to align with",
+            code="option-missing",
             why="neither `--model` nor `filter.aligner` is set",
             fix="name a CTC model of the language: a student, a wav2vec 2.0 or a Parakeet-CTC",
         )
@@ -83,7 +91,9 @@ def align(
         try:
             samples_T = decoder.decode(read_uri(audio)).samples_T
         except DataError as error:
-            raise DataError(f"`{audio}` cannot be decoded: {error.what}", why=error.why, fix=error.fix) from None
+            raise DataError(
+                f"`{audio}` cannot be decoded: {error.what}", code=error.code, why=error.why, fix=error.fix
+            ) from None
     recognizer.load()
     rows = list(_aligned(cfg, recognizer, samples_T, transcript, text))
     recognizer.close()
@@ -92,6 +102,7 @@ def align(
     if not kept:
         raise DataError(
             f"no text of `{text}` fits `{audio}`",
+            code="text-not-aligned",
             why=", ".join(f"{count} {reason}" for reason, count in Counter(row.reason for row in rows).items()),
             fix="see whether they belong together, take a model of their language, or lower `filter.min_alignment`",
         )
@@ -105,9 +116,13 @@ def _read_text(text: str) -> str:
     try:
         transcript = read_uri(text).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"`{text}` is no text", why=str(error), fix="give a text file in UTF-8") from None
+        raise DataError(
+            f"`{text}` is no text", code="unreadable-file", why=str(error), fix="give a text file in UTF-8"
+        ) from None
     if not transcript.split():
-        raise DataError(f"`{text}` is empty", why="it holds no words", fix="give the transcript of the audio")
+        raise DataError(
+            f"`{text}` is empty", code="no-words", why="it holds no words", fix="give the transcript of the audio"
+        )
     return transcript
 
 
@@ -126,6 +141,7 @@ def _aligned(cfg: Config, recognizer: Recognizer, samples_T: Samples, transcript
     if not any(tokens):
         raise DataError(
             f"`{recognizer.options.model}` has no token of any word in `{name}`",
+            code="text-not-aligned",
             why=f"it begins with {' '.join(transcript.split()[:5])!r}",
             fix="take a model of its language and script",
         )
@@ -134,6 +150,7 @@ def _aligned(cfg: Config, recognizer: Recognizer, samples_T: Samples, transcript
     if num_frames < (fewest := forced_alignment.min_frames(written)):
         raise DataError(
             "the audio is shorter than its text can be",
+            code="text-not-aligned",
             why=f"`{name}` has {fewest:,} tokens, and the model {max(num_frames, 0):,} frames of {frame_ms} ms",
             fix="give the audio that the text belongs to, or the text of this part",
         )

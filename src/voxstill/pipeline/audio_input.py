@@ -184,9 +184,11 @@ def _content(file: Readable) -> bytes:
     try:
         content = file.read()
     except (OSError, ValueError) as error:
-        raise DataError("the file cannot be read", why=str(error), fix="open it again") from None
+        raise DataError("the file cannot be read", code="audio-argument", why=str(error), fix="open it again") from None
     if not isinstance(content, Bytes):
-        raise DataError("the file is not read as bytes", why="it was opened as text", fix='open it with "rb"')
+        raise DataError(
+            "the file is not read as bytes", code="audio-argument", why="it was opened as text", fix='open it with "rb"'
+        )
     return bytes(content)
 
 
@@ -203,6 +205,7 @@ def _source(recording: object) -> Iterator[ByteSource]:
     else:
         raise DataError(
             "no recording",
+            code="audio-argument",
             why=f"it is {'None' if recording is None else f'of the type {type(recording).__name__}'}",
             fix="give a path, the bytes of an audio file, or an array of samples",
         )

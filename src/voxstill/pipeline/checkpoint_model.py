@@ -45,6 +45,7 @@ def _make(target: str, run: RunDir, output: RunDir) -> str:
     if is_pretraining(run):
         raise ConfigError(
             f"`{target}` is of a pre-training",
+            code="wrong-model",
             why="it writes no text and tells no classes apart",
             fix="train a student with `student.checkpoint`, and judge that",
         )
@@ -53,6 +54,7 @@ def _make(target: str, run: RunDir, output: RunDir) -> str:
     if not isinstance(task, SavedTask):
         raise ConfigError(
             f"`{target}` cannot be used before the training ends",
+            code="plugin-broken",
             why=f"the task `{cfg.student.task}` has no method `save`",
             fix="wait for `model/`, or add the method of `voxstill.tasks.definition.SavedTask`",
         )
@@ -78,5 +80,8 @@ def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
         except (FileNotFoundError, RuntimeError) as error:  # also of a link to itself
             reason = str(error)
     raise DataError(
-        f"`{path}` is no whole checkpoint", why=reason, fix="give another one, `checkpoints/last` for example"
+        f"`{path}` is no whole checkpoint",
+        code="checkpoint-broken",
+        why=reason,
+        fix="give another one, `checkpoints/last` for example",
     )

@@ -151,6 +151,7 @@ class _Student:
                 fix = {"classes": "classify", "speakers": "embed", "recognition": "transcribe"}.get(actual, "evaluate")
                 raise ConfigError(
                     f"`{model}` {'tells no classes apart' if task == 'classes' else 'has no embedding of speakers'}",
+                    code="wrong-model",
                     why=f"its task is `{actual}`, and not `{task}`",
                     fix=f"give it to `voxstill {fix}`, or give another student here",
                 )
@@ -182,7 +183,7 @@ class _Student:
                 sums.append(output_D * np.float32(len(part_T)))
                 num_samples += len(part_T)
         if not num_samples:
-            raise DataError("too short, or without speech", fix="give a longer recording of speech")
+            raise DataError("too short, or without speech", code="no-speech", fix="give a longer recording of speech")
         mean_D: NDArray[np.float32] = np.sum(sums, axis=0) / np.float32(num_samples)
         return mean_D
 
@@ -215,10 +216,15 @@ def embed(cfg: Config, model: str, names: Sequence[str], output: str | None, *, 
     not two.
     """
     if output is not None and not output.endswith(ENDINGS):
-        raise ConfigError(f"`{output}` has no known ending", why="it sets the form", fix=f"use {' or '.join(ENDINGS)}")
+        raise ConfigError(
+            f"`{output}` has no known ending",
+            code="output-path",
+            why="it sets the form",
+            fix=f"use {' or '.join(ENDINGS)}",
+        )
     paths, num_skipped = recordings.expand(names)
     if compare and len(paths) != 2:
-        raise ConfigError("two recordings are compared", why=f"{len(paths)} are named", fix="name two")
+        raise ConfigError("two recordings are compared", code="no-input", why=f"{len(paths)} are named", fix="name two")
     student = _Student(cfg, model, "speakers")
     rows = [
         Embedding(

@@ -76,7 +76,9 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     work = Store(cfg.work)
     files = _tables(work)
     if not files:
-        raise DataError(f"`{work.root}` has no table", why="it is no work folder", fix="check the path")
+        raise DataError(
+            f"`{work.root}` has no table", code="no-work-folder", why="it is no work folder", fix="check the path"
+        )
     used = _used(cfg, work, files)
     kept = {key for tar in _named_tars(work, used) for key in (tar, _sidecar(tar))}
     bases = _bases(work, used)

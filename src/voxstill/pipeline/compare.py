@@ -69,7 +69,11 @@ def sides(
             {id_: alike(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
         )
         if not hypotheses[-1]:
-            raise DataError(f"`{run}` has none of the utterances", fix="check that the ids are those of the references")
+            raise DataError(
+                f"`{run}` has none of the utterances",
+                code="no-common-ids",
+                fix="check that the ids are those of the references",
+            )
     return Sides(
         runs=(first, second),
         references=references,
@@ -134,7 +138,9 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
     first, second = (stats.blocks(rows, speakers) for rows in scored)
     test = stats.paired_test(first, second, cfg.evaluate.bootstrap_draws, cfg.seed)
     if test is None:
-        raise DataError("the references hold no words", fix="look at the texts, or say `--normalizer none`")
+        raise DataError(
+            "the references hold no words", code="no-words", fix="look at the texts, or say `--normalizer none`"
+        )
     better = [
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
         for side in (operator.lt, operator.gt)
@@ -173,7 +179,12 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
     if (result := results.read(folder)) is not None:
         if result.has_texts:
             return result
-        raise DataError(f"`{run}` has no texts", why="it is of a student that writes none", fix="give a recogniser's")
+        raise DataError(
+            f"`{run}` has no texts",
+            code="wrong-model",
+            why="it is of a student that writes none",
+            fix="give a recogniser's",
+        )
     split = cfg.evaluate.split
     found = results.read_all(RunDir(folder).evaluation)
     of_split = [result for result in found if result.split == split and result.has_texts]
@@ -181,12 +192,14 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
     if not own:
         raise DataError(
             f"`{run}` was not evaluated on `{split}`",
+            code="step-unfinished",
             why="it was trained further since" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
             fix=f"run `voxstill evaluate {run} --on {split}` first",
         )
     if len(own) > 1:
         raise DataError(
             f"`{run}` has several results of `{split}`",
+            code="several-recipes",
             why=", ".join(f"`{result.path}`" for result in own),
             fix="name one of these folders",
         )
@@ -209,7 +222,12 @@ def _references(
         return score.by_id(transcripts.read(reference, form), reference)
     known = [score.by_id(transcripts.read(str(result.references)), run) for run, result in stored]
     if not known:
-        raise DataError("nothing tells what was said", why="two files of hypotheses were given", fix="add `--ref FILE`")
+        raise DataError(
+            "nothing tells what was said",
+            code="option-missing",
+            why="two files of hypotheses were given",
+            fix="add `--ref FILE`",
+        )
     shared = {id_: segment for id_, segment in known[0].items() if all(id_ in other for other in known)}
     unlike = next(
         (id_ for id_, segment in shared.items() if any(segment.text != other[id_].text for other in known)), None
@@ -218,6 +236,7 @@ def _references(
         named = " and ".join(f"`{result.path}`" for _, result in stored)
         raise DataError(
             "the two were not judged on the same texts",
+            code="no-common-ids",
             why=f"{f'they differ about `{unlike}`' if unlike else 'they share no utterance'}: {named}",
             fix="evaluate both on one corpus, name results of one corpus, or add `--ref FILE`",
         )

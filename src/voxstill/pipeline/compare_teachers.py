@@ -116,6 +116,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
     if len(set(names)) < 2:
         raise DataError(
             f"`{work.root}` has labels of {len(set(names))} teachers to compare",
+            code="second-teacher",
             why="two are needed",
             fix="run `voxstill label` with another teacher",
         )

@@ -38,7 +38,10 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
     work = Store(cfg.work)
     if next(work.list("utterances"), None) is None:
         raise DataError(
-            f"`{work.root}` has no utterances", why="no job can label there", fix="check the name of the folder"
+            f"`{work.root}` has no utterances",
+            code="no-work-folder",
+            why="no job can label there",
+            fix="check the name of the folder",
         )
     asked = _add(work, cfg, overrides, clear=clear) if overrides or clear else requested(work)
     return ControlResult(asked=asked.set, at=asked.at, jobs=controlling.job_statuses(work))

@@ -66,6 +66,7 @@ def control_training(
     if not run.config.is_file():
         raise DataError(
             f"`{run.path}` is no experiment",
+            code="no-experiment",
             why="there is no config.yaml in it",
             fix="name a folder below `train.root`, or a work folder for its labelling jobs",
         )
@@ -84,6 +85,7 @@ def _add(run: RunDir, folder: Store, overrides: Sequence[str], *, clear: bool, s
     if run.summary.is_file():
         raise ConfigError(
             f"`{run.path}` is finished",
+            code="training-over",
             why="a request is taken while a training runs",
             fix=f"go on with it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
         )

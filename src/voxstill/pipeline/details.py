@@ -45,6 +45,7 @@ def with_text(
         if by or show:
             raise ConfigError(
                 f"`--{'by' if by else 'show'}` is of recognisers",
+                code="option-unused",
                 why=f"`{figures.get('model')}` writes no text",
                 fix="leave it out; `--json` has every class",
             )
@@ -102,11 +103,13 @@ def _field(cfg: Config, utterances: Sequence[Utterance], name: str) -> dict[str,
     if name in recognition.FIELDS:
         raise ConfigError(
             f"errors cannot be broken down by `{name}`",
+            code="field-missing",
             why=f"none of the {len(utterances):,} utterances of the split has it",
             fix="leave it out, or index a manifest with it into another work folder",
         )
     raise ConfigError(
         f"no utterance of the split has a field `{name}`",
+        code="field-missing",
         why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for one",
         fix="name the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
         + ", ".join(f"`{field}`" for field in recognition.FIELDS),

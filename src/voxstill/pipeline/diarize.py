@@ -82,7 +82,12 @@ class DiarizeResult(Result):
             return subtitles.srt(
                 subtitles.Cue(start_ms=turn.start_ms, end_ms=turn.end_ms, text=turn.speaker) for turn in self.turns
             ).rstrip("\n")
-        raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
+        raise ConfigError(
+            f"there is no form `{form}`",
+            code="unknown-name",
+            why="it is not known",
+            fix=f"take one of {', '.join(FORMS)}",
+        )
 
     def to_text(self) -> str:
         """The turns in the form that was asked for."""
@@ -101,6 +106,7 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     if form == "srt" and len(paths) > 1:
         raise ConfigError(
             f"subtitles of {len(paths):,} recordings",
+            code="option-conflict",
             why="they would share one time line",
             fix="name one recording, or take another --format",
         )

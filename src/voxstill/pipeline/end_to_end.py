@@ -74,6 +74,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
     if ranks := world.ranks():
         raise ConfigError(
             f"{ranks.launcher} has started this in {ranks.num} processes",
+            code="ranks-mismatch",
             why="each of them would index, label and judge by itself",
             fix="run `voxstill index`, `label`, `filter` and `shard` alone, "
             f"and only `voxstill train` by {ranks.launcher}",
@@ -84,6 +85,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
         _refuse_unknown_task(cfg.student.task)
         raise ConfigError(
             f"`student.task: {cfg.student.task}` is not of the whole line",
+            code="option-conflict",
             why="the line ends in a recogniser that is compared with its teacher",
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
@@ -127,6 +129,7 @@ def _refuse_unknown_task(name: str) -> None:
         near = difflib.get_close_matches(name, known, n=1)
         raise ConfigError(
             f"there is no task `{name}`",
+            code="unknown-name",
             why=f"the tasks are {', '.join(known)}",
             fix=f"did you mean `{near[0]}`?" if near else "set student.task to one of them",
         )

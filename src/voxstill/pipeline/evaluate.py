@@ -40,6 +40,7 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         if cfg.decode.tune and name != "recognition":
             raise ConfigError(
                 "`decode.tune` has no use",
+                code="option-unused",
                 why=f"`{target}` writes no text: its task is `{name}`",
                 fix="leave it out",
             )
@@ -70,6 +71,7 @@ def _check_language_model(cfg: Config) -> None:
     if cfg.decode.lm is None:
         raise ConfigError(
             "`decode.tune` has nothing to tune",
+            code="option-unused",
             why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model in `voxstill run` alone",
             fix="set `decode.beam`, and `decode.lm` to the `labels.arpa` of the experiment, or leave `decode.tune` out",
         )

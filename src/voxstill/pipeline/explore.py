@@ -148,6 +148,7 @@ def check_packages() -> None:
     if missing:
         raise ConfigError(
             "there is no explorer",
+            code="missing-package",
             why=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             fix="pip install 'voxstill[explore]'",
         )

@@ -33,7 +33,10 @@ def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
         run = RunDir(Path(path))
         if not run.config.is_file():
             raise DataError(
-                f"`{path}` is no experiment", why="it has no config.yaml", fix="give folders that `voxstill train` made"
+                f"`{path}` is no experiment",
+                code="no-experiment",
+                why="it has no config.yaml",
+                fix="give folders that `voxstill train` made",
             )
         stored = [result for result in results.own(results.read_all(run.evaluation), None) if result.has_texts]
         here = [result for result in stored if result.corpus is None or result.corpus.work == work]

@@ -80,6 +80,7 @@ def check_chunks(chunks_ms: Sequence[int], what: str) -> None:
     if not set(chunks_ms) <= set(CHUNKS_MS) or len(set(chunks_ms)) < len(chunks_ms):
         raise ConfigError(
             f"{what} names no chunks",
+            code="option-value",
             why=f"a streaming student hears {', '.join(map(str, CHUNKS_MS))} ms at once",
             fix="name some of these, each of them once: `560,160`",
         )
@@ -97,13 +98,18 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
     onnx_files.check_installed()
     check_chunks(streaming, "`streaming`")
     if exported.locate(model) is not None:
-        raise ConfigError(f"`{model}` is exported already", why="it holds ONNX files", fix="give the experiment")
+        raise ConfigError(
+            f"`{model}` is exported already", code="wrong-model", why="it holds ONNX files", fix="give the experiment"
+        )
     target = Path(output)
     with model_of(model) as (source, checkpoint):
         name = registry.name_of(source)
         if name != "recognition":
             raise ConfigError(
-                f"`{model}` cannot be exported", why=f"its task is `{name}`", fix="give a student that writes text"
+                f"`{model}` cannot be exported",
+                code="wrong-model",
+                why=f"its task is `{name}`",
+                fix="give a student that writes text",
             )
         model_folder = _local(source)
         weights = checkpoint_files.digest(model_folder, _FILES)
@@ -201,13 +207,17 @@ def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int
     if exported.locate(str(target)) is None:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigError(
-                f"`{target}` exists", why="it holds no exported student", fix="name a folder that is not there yet"
+                f"`{target}` exists",
+                code="output-exists",
+                why="it holds no exported student",
+                fix="name a folder that is not there yet",
             )
         return None
     manifest = exported.read(target)
     if manifest.weights != weights:
         raise ConfigError(
             f"`{target}` holds another model",
+            code="output-exists",
             why=f"it was exported from `{manifest.model}` with other weights",
             fix="name another folder, or remove this one",
         )

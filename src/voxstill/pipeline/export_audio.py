@@ -37,7 +37,9 @@ def _judged(cfg: Config) -> GateAudio:
     audio, unread = recognition.read_audio(cfg, sorted(rows, key=lambda row: fingerprint(row.id))[:MOST])
     recognition.unread_warnings(unread, len(audio) + len(unread))
     if not audio:
-        raise DataError(f"the split `{cfg.evaluate.split}` of `{split.corpus.name}` has no audio")
+        raise DataError(
+            f"the split `{cfg.evaluate.split}` of `{split.corpus.name}` has no audio", code="nothing-to-judge"
+        )
     name = f"{len(audio):,} utterances of the split `{cfg.evaluate.split}` of `{split.corpus.name}`"
     return GateAudio(name=name, utterances=[row for row, _ in audio], samples=[samples_T for _, samples_T in audio])
 

@@ -62,6 +62,7 @@ def unreadable(form: str, row: ExportedLabel, why: str) -> DataError:
     """The error of a label that a format has no way to write."""
     return DataError(
         f"`--format {form}` cannot name the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
+        code="export-format",
         why=why,
         fix="run `voxstill shard`, which writes one audio file for each utterance, or take `--format jsonl`",
     )
@@ -293,6 +294,7 @@ def _insert(rows: sqlite3.Connection, row: ExportedLabel, words: str) -> None:
     except sqlite3.IntegrityError:
         raise DataError(
             f"two utterances would be `{id_}` in Kaldi",
+            code="export-format",
             why="an id that begins with its speaker is not given it again, and another has just that id",
             fix="take `--format jsonl`, or other ids in the manifest",
         ) from None

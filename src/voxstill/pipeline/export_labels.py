@@ -70,6 +70,7 @@ def export_labels(
     if form in _WITHOUT_COLUMNS and (scores or verdicts):
         raise ConfigError(
             f"`--format {form}` has no place for scores and verdicts",
+            code="option-conflict",
             why="it holds texts and times",
             fix="take another format for them, or `--kept` alone",
         )
@@ -102,24 +103,45 @@ def export_labels(
 def _checked(output: str, form: Form, overwrite: bool) -> Path:
     """The path to write to; ConfigError where it cannot be that of the format, or holds what is not replaced."""
     if form not in FORMS:
-        raise ConfigError(f"there is no format `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
+        raise ConfigError(
+            f"there is no format `{form}`",
+            code="unknown-name",
+            why="it is not known",
+            fix=f"take one of {', '.join(FORMS)}",
+        )
     if not is_local(output) or _ADDRESS_AS_PATH.match(output):
         fix = "write it to this machine, then copy it there"
-        raise ConfigError(f"`{output}` is no path", why="labels are exported to files of this machine", fix=fix)
+        raise ConfigError(
+            f"`{output}` is no path", code="output-path", why="labels are exported to files of this machine", fix=fix
+        )
     path = local_path(output).expanduser()
     endings = _FILES[form][1] if form in _FILES else ()
     if endings and not path.name.endswith(endings):
         fix = f"let it end in {' or '.join(endings)}"
-        raise ConfigError(f"`{path}` is no name for `--format {form}`", why="its readers go by the ending", fix=fix)
+        raise ConfigError(
+            f"`{path}` is no name for `--format {form}`",
+            code="output-path",
+            why="its readers go by the ending",
+            fix=fix,
+        )
     if path.is_dir() if endings else path.is_file():
         kind = "a folder" if endings else "a file"
-        raise ConfigError(f"`{path}` is {kind}", why=f"`--format {form}` writes none", fix="name another path")
+        raise ConfigError(
+            f"`{path}` is {kind}", code="output-path", why=f"`--format {form}` writes none", fix="name another path"
+        )
     foreign = [] if endings or not path.is_dir() else _foreign(path, _FOLDERS[form][1])
     if foreign:
         why = f"it holds `{foreign[0]}`, which `--format {form}` does not write"
-        raise ConfigError(f"`{path}` is not replaced", why=why, fix="name a folder that is not there yet")
+        raise ConfigError(
+            f"`{path}` is not replaced", code="output-exists", why=why, fix="name a folder that is not there yet"
+        )
     if not overwrite and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
-        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another path, or add --yes")
+        raise ConfigError(
+            f"`{path}` exists",
+            code="output-exists",
+            why="it would be overwritten",
+            fix="name another path, or add --yes",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

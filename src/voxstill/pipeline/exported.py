@@ -103,6 +103,7 @@ class LabelReader:
         if (judged.labels, judged.utterances) != (self._labels.recipe, self._source.recipe):
             raise DataError(
                 f"the labels {self._labels.recipe} in `{self._work.root}` have no verdicts",
+                code="step-unfinished",
                 why=f"the only finished ones are of the labels {judged.labels}",
                 fix=f"run: voxstill filter {self._work.root}",
             )

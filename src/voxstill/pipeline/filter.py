@@ -33,6 +33,7 @@ def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False
     if own is not None and partial:
         raise ConfigError(
             "the labels that are there cannot be judged in parts",
+            code="option-conflict",
             why="labelling may go on meanwhile, and each part would find others",
             fix="leave out `--part` or `--partial`",
         )
@@ -66,6 +67,7 @@ def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False
         if verdicts_recipe(cfg, source, labels) != recipe:
             raise DataError(
                 "utterances were removed while the filter ran",
+                code="removed-since",
                 why="`voxstill remove` was run meanwhile, and the verdicts may keep them",
                 fix=f"run again: voxstill filter {work.root}",
             )

@@ -52,6 +52,7 @@ def _refuse_learning_from_held_out(cfg: Config, source: IndexFigures) -> None:
             raise DataError(
                 f"`source.{split}_speakers` names `{speaker}`, whose split is {' and '.join(sorted(splits[speaker]))} "
                 f"in the only utterances, {source.recipe}, in `{work.root}`",
+                code="step-outdated",
                 why="they were indexed with other options, and splits are decided by `voxstill index`",
                 fix="run `voxstill index` with these options first",
             )

@@ -99,8 +99,15 @@ def unusable(figures: IndexFigures) -> VoxstillError:
     what = f"{figures.damaged} of {figures.recordings} recordings cannot be used"
     why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
     if figures.exit_code == StorageError.exit_code:
-        return StorageError(what, why=why, fix="the same command tries again what storage did not give")
-    return DataError(what, why=why, fix="mend the source, or raise `engine.max_failed_share` to go on with the rest")
+        return StorageError(
+            what, code="recordings-unusable", why=why, fix="the same command tries again what storage did not give"
+        )
+    return DataError(
+        what,
+        code="recordings-unusable",
+        why=why,
+        fix="mend the source, or raise `engine.max_failed_share` to go on with the rest",
+    )
 
 
 def _warn_of_kept(num: int) -> None:
@@ -236,7 +243,12 @@ def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postpon
     failure = row.recording.failure
     if failure is None or not failure.is_transient:
         return row
-    error = StorageError(f"cannot read `{row.recording.uri}`", why=failure.detail or "", fix="check the storage")
+    error = StorageError(
+        f"cannot read `{row.recording.uri}`",
+        code="storage-unreachable",
+        why=failure.detail or "",
+        fix="check the storage",
+    )
     return engine.Postponed(error)
 
 
@@ -251,6 +263,7 @@ def _nothing_usable(figures: IndexFigures) -> DataError:
     reasons = list(figures.reasons.items())[:_REASONS_SHOWN]
     return DataError(
         f"none of {figures.recordings} recordings can be used",
+        code="recordings-unusable",
         why=", ".join(f"{reason}: {num}" for reason, num in reasons),
         fix="check that `source.uri` names speech and that the options of `segment` fit it",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config
@@ -36,11 +36,8 @@ def label_utterances(
     part. The teachers of `allow_teacher`, each a name or options in YAML, may take over while it works. ConfigError
     where a limit is not above 0, the part is none, or a teacher is wrong.
     """
-    for name, limit in (("--max-chunks", max_chunks), ("--limit-hours", limit_hours)):
-        if limit is not None and not limit > 0:
-            raise ConfigError(f"`{name}` is {limit}", why="it must be above 0", fix="leave it out to label everything")
-    if (own := parts.requested(part)) is not None and retry_failed:
-        raise ConfigError("`--retry-failed` is of the whole table", why="`--part` is not", fix="leave one of them out")
+    _check_limits({"--max-chunks": max_chunks, "--limit-hours": limit_hours})
+    own = _requested_part(part, retry_failed=retry_failed)
     work = Store(cfg.work)
     source = finished_utterances(cfg)
     task = label.task(cfg.teacher, work)
@@ -49,6 +46,7 @@ def label_utterances(
         if retry_failed or own is not None or allow_teacher:
             raise ConfigError(
                 "`consensus` has no failed labels of its own, no parts, and no teacher to take over",
+                code="option-conflict",
                 why="it votes on the labels of other teachers, which takes little time",
                 fix="use --retry-failed, --part or --allow-teacher with those teachers",
             )
@@ -81,3 +79,26 @@ def label_utterances(
             figures.max_failed_share,
         )
     return figures
+
+
+def _requested_part(text: str | None, *, retry_failed: bool) -> parts.Part | None:
+    part = parts.requested(text)
+    if part is not None and retry_failed:
+        raise ConfigError(
+            "`--retry-failed` is of the whole table",
+            code="option-conflict",
+            why="`--part` is not",
+            fix="leave one of them out",
+        )
+    return part
+
+
+def _check_limits(limits: Mapping[str, float | None]) -> None:
+    for name, limit in limits.items():
+        if limit is not None and not limit > 0:
+            raise ConfigError(
+                f"`{name}` is {limit}",
+                code="option-value",
+                why="it must be above 0",
+                fix="leave it out to label everything",
+            )

@@ -99,6 +99,7 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
     if not files:
         raise DataError(
             f"`{source}` holds no texts",
+            code="no-words",
             why="it is no file, has no `.txt` file in it, and no finished shards",
             fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
         )

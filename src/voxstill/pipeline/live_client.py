@@ -44,6 +44,7 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
     except (OSError, ValueError, InvalidHandshake, InvalidURI) as error:
         raise ConfigError(
             f"no server answers at {url}",
+            code="live-server",
             why=first_line(error),
             fix=f"check the address, and {API_KEY} where the server needs a key",
         ) from None
@@ -52,7 +53,10 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
             _Session(connection, words, segment).run(blocks)
         except (ConnectionClosed, TimeoutError, ValueError) as error:  # it ends, is silent, or speaks no JSON
             raise StorageError(
-                f"the connection to {url} was lost", why=first_line(error), fix="run the command again"
+                f"the connection to {url} was lost",
+                code="live-server",
+                why=first_line(error),
+                fix="run the command again",
             ) from None
 
 
@@ -94,7 +98,12 @@ class _Session:
         if kind == "error":
             error = event["error"]
             if error.get("event_id") != "last":
-                raise ConfigError("the server refuses the audio", why=error["message"], fix="see its documentation")
+                raise ConfigError(
+                    "the server refuses the audio",
+                    code="live-server",
+                    why=error["message"],
+                    fix="see its documentation",
+                )
             self._is_committed = True  # nothing was being spoken
         elif kind == "input_audio_buffer.committed":
             self._open.add(item)

@@ -54,6 +54,7 @@ def refuse_added(work: Store, labels: Labels) -> None:
     if labels.keys is None and figures.listing not in (None, now):
         raise DataError(
             f"the labels in `{work.uri(workdir.prefix('labels', figures.recipe))}` are not finished",
+            code="step-unfinished",
             why="some were added, or taken away, since `voxstill label` ended there",
             fix="run `voxstill label` again; it goes on where it stopped. Or judge those that are there: --partial",
         )

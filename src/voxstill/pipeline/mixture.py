@@ -99,6 +99,7 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> referen
     if with_labels and figures.unlabelled:
         raise DataError(
             f"the shards {figures.recipe} in `{entry.work}` have no labels",
+            code="step-unfinished",
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {entry.work}",
         )
@@ -135,6 +136,7 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     raise DataError(
         f"`train.corpora` asks for shards{named} of `{entry.work}`, which has "
         + ("such shards of several recipes" if newest else "none of them finished"),
+        code="several-recipes" if newest else "step-unfinished",
         why=f"finished are: {there}" if there else "no shards are finished there",
         fix="set `shards` of that corpus to one of these recipes" if there else f"run: voxstill shard {entry.work}",
     )

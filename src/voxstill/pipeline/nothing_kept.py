@@ -27,16 +27,21 @@ def _error(work: Store, verdicts: VerdictFigures) -> DataError | None:
     what = f"the verdicts {verdicts.recipe} in `{work.root}` keep no utterance"
     if not verdicts.judged and verdicts.removed:
         why = f"all {verdicts.removed:,} utterances of the splits train and dev were removed"
-        return DataError(what, why=why, fix="index more audio, or delete the shards of before: voxstill clean --yes")
+        return DataError(
+            what,
+            code="nothing-kept",
+            why=why,
+            fix="index more audio, or delete the shards of before: voxstill clean --yes",
+        )
     if not verdicts.judged:
         why = "no utterance is of the splits train or dev, which are judged"
-        return DataError(what, why=why, fix="check the splits of the source")
+        return DataError(what, code="nothing-kept", why=why, fix="check the splits of the source")
     former, num = max(verdicts.reasons.items(), key=lambda reason: reason[1])
     name = current_name(former)
     sentences = {rule.name: rule.why for rule in RULES}
     why = f"{num:,} of {verdicts.judged:,} are dropped as `{name}`"
     why += f" ({sentences[name]})" if name in sentences else ""
-    return DataError(what, why=why, fix=_fix(name, work))
+    return DataError(what, code="nothing-kept", why=why, fix=_fix(name, work))
 
 
 def _fix(reason: str, work: Store) -> str:

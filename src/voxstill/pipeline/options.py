@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from voxstill.core import config
 from voxstill.core.errors import ConfigError
+from voxstill.core.explanations import explanations
 from voxstill.core.monitor import log
 from voxstill.core.plugins import Registry
 from voxstill.diarization.registry import ENGINES
@@ -20,7 +21,8 @@ from voxstill.teachers.teacher import Teacher
 def explained(section: str | None) -> list[config.Option]:
     """Return every option of a section, or that option, or all of them; those of teachers stand below `teacher`.
 
-    A former name stands for the one of today. ConfigError with what is near where there is no such section or option.
+    A former name stands for the one of today. ConfigError with what is near, the code of an error too, where there is
+    no such section or option.
     """
     rows = list(_options())
     if section is None:
@@ -39,14 +41,24 @@ def _unknown(dotted: str, paths: Sequence[str]) -> ConfigError:
         near = [f"`{section}.{match}`" for match in difflib.get_close_matches(name, names)]
         return ConfigError(
             f"there is no option `{dotted}`",
+            code="unknown-option",
             why=f"the options of `{section}` are {', '.join(names)}",
             fix=f"did you mean {' or '.join(near)}?" if near else f"see voxstill explain {section}",
+        )
+    codes = explanations()
+    if "-" in dotted:  # as in most codes, and in no name of an option
+        return ConfigError(
+            f"there is no error with the code `{dotted}`",
+            code="unknown-name",
+            why="the code of an error is in its last line, behind `more:`",
+            fix=config.suggestion(dotted, codes) or "take it from there; the page of errors has all of them",
         )
     sections = sorted({path.partition(".")[0] for path in paths})
     return ConfigError(
         f"there is no section `{section}`",
+        code="unknown-option",
         why=f"the sections are {', '.join(sections)}",
-        fix=config.suggestion(dotted, paths) or "name one of them, or none to see all",
+        fix=config.suggestion(dotted, [*paths, *codes]) or "name one of them, or none to see all",
     )
 
 

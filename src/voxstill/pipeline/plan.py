@@ -100,7 +100,12 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
     or where `ranks` or `epoch` is no such number.
     """
     if isinstance(ranks, int) and ranks < 1:
-        raise ConfigError(f"there cannot be {ranks} ranks", why="somebody must train", fix="give --ranks 1 or more")
+        raise ConfigError(
+            f"there cannot be {ranks} ranks",
+            code="option-value",
+            why="somebody must train",
+            fix="give --ranks 1 or more",
+        )
     ranks, epoch = None if ranks is None else whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
     source = _source(where, cfg, pretrain)
     if isinstance(source, _Shards):
@@ -153,6 +158,7 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
         return _Shards(store, workdir.prefix(figures.kind, figures.recipe), figures.unlabelled or False)
     raise DataError(
         f"`{where}` has nothing to plan",
+        code="no-work-folder",
         why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
         fix="run `voxstill shard`, or name a Parquet file with a column `duration_ms`",
     )
@@ -226,12 +232,16 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
             if "duration_ms" not in names:
                 raise DataError(
                     f"`{store.uri(key)}` has no column `duration_ms`",
+                    code="field-missing",
                     why=f"its columns are {', '.join(file.schema_arrow.names)}",
                     fix="write the length of each utterance in milliseconds into such a column",
                 )
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"`{store.uri(key)}` is not a Parquet file", why=first_line(error), fix="check the path"
+                f"`{store.uri(key)}` is not a Parquet file",
+                code="unreadable-file",
+                why=first_line(error),
+                fix="check the path",
             ) from None
         if "shard" not in names:
             part = part.append_column("shard", pa.array([str(number)] * len(part), pa.string()))

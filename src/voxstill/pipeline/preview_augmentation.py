@@ -119,5 +119,5 @@ def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
             if len(read) == _FILES:
                 break
     if not read:
-        raise DataError("there is nothing to hear", why=reason, fix="name audio by `source.uri`")
+        raise DataError("there is nothing to hear", code="no-audio", why=reason, fix="name audio by `source.uri`")
     return read

@@ -38,7 +38,9 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
     """
     upload.check(upload.HUB + name)
     if checkpoint_files.on_hub(model):
-        raise ConfigError(f"`{model}` is on the Hub already", why="it is no folder here", fix="give a folder")
+        raise ConfigError(
+            f"`{model}` is on the Hub already", code="hub-upload", why="it is no folder here", fix="give a folder"
+        )
     located = exported.locate(model)
     files: dict[str, Path | bytes] = {}
     listed: Sequence[str] = ()
@@ -49,6 +51,7 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
         if faults := exported.faults(source, manifest):
             raise ConfigError(
                 f"`{source}` is not what was exported",
+                code="export-broken",
                 why=", ".join(f"`{file}`: {fault}" for file, fault in faults.items()),
                 fix="export the student again",
             )

@@ -144,6 +144,7 @@ def reap(folder: str | None = None, *, end: bool = False) -> ReapResult:
     if not process.can_judge():
         raise ConfigError(
             "left-over processes cannot be told here",
+            code="needs-linux",
             why="only Linux shows what a process has inherited",
             fix="end them by hand",
         )

@@ -42,6 +42,7 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
     if name == labels.recipe:
         raise ConfigError(
             f"`filter.second_teacher` is `{name}`",
+            code="second-teacher",
             why="these are the labels that are judged: they agree with themselves",
             fix="name another teacher, or the recipe of its labels",
         )
@@ -55,6 +56,7 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
     there = ", ".join(f"{other.recipe} ({other.teacher})" for other in fitting or others) or "none"
     raise DataError(
         f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
+        code="second-teacher",
         why=f"{'they' if fitting else 'finished'} are: {there}",
         fix="name one of the recipes" if others else "run `voxstill label` with that teacher first",
     )
@@ -126,6 +128,7 @@ def finished_verdicts(cfg: Config) -> VerdictFigures:
     if verdicts.removals != removals.identity(removed):
         raise DataError(
             f"the verdicts {verdicts.recipe} in `{work.root}` are older than the last `voxstill remove`",
+            code="removed-since",
             why="they may keep utterances that were removed",
             fix=f"run: voxstill filter {work.root}, then: voxstill shard {work.root}",
         )
@@ -174,6 +177,7 @@ def finished_shards(cfg: Config) -> ShardFigures:
     if shards.unlabelled:
         raise DataError(
             f"the shards {shards.recipe} in `{cfg.work}` have no labels",
+            code="step-unfinished",
             why="they were written for `voxstill pretrain`",
             fix=f"run: voxstill shard {cfg.work}",
         )
@@ -188,6 +192,7 @@ def refuse_removed(work: Store, shards: ShardFigures) -> None:
         unlabelled = " --unlabelled" if shards.unlabelled else ""
         raise DataError(
             f"the shards {shards.recipe} in `{work.root}` hold {num:,} utterances that were removed",
+            code="removed-since",
             why="`voxstill remove` was run after they were written",
             fix=f"run: voxstill shard {work.root}{unlabelled}",
         )

@@ -79,9 +79,11 @@ def expand(names: Sequence[str]) -> Recordings:
     prefix that cannot be listed.
     """
     if not names:
-        raise ConfigError("there is nothing to read", why="no audio is named", fix="name files, folders or `-`")
+        raise ConfigError(
+            "there is nothing to read", code="no-input", why="no audio is named", fix="name files, folders or `-`"
+        )
     if list(names).count(STANDARD_INPUT) > 1:
-        raise ConfigError("`-` stands twice", why="standard input is read once", fix="name it once")
+        raise ConfigError("`-` stands twice", code="no-input", why="standard input is read once", fix="name it once")
     paths: list[str] = []
     num_skipped = 0
     for name in names:
@@ -99,6 +101,7 @@ def expand(names: Sequence[str]) -> Recordings:
         if not audio:
             raise DataError(
                 f"there is no audio in `{redact_uri(name)}`",
+                code="no-audio",
                 why=f"of its files ({others.total()}) none has an ending of audio",
                 fix="name the files themselves, or a folder with .wav, .flac, .mp3 or the like",
             )
@@ -145,16 +148,23 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
     """The path of a temporary copy of standard input; ConfigError where that is a terminal."""
     if source is None:
         if sys.stdin is None:  # `<&-`
-            raise ConfigError("standard input is closed", why="no audio comes from there", fix="pipe a file into it")
+            raise ConfigError(
+                "standard input is closed", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+            )
         source = sys.stdin.buffer
     if source.isatty():
-        raise ConfigError("standard input is a terminal", why="no audio comes from there", fix="pipe a file into it")
+        raise ConfigError(
+            "standard input is a terminal", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+        )
     with scratch.folder() as folder, (folder / "audio").open("wb") as copy:
         while piece := source.read(_COPIED_BYTES):
             copy.write(piece)
             if copy.tell() > MAX_BYTES:
                 raise StorageError(
-                    "standard input is not read", why=f"more than {MAX_BYTES / 1e9:.0f} GB come", fix="split the audio"
+                    "standard input is not read",
+                    code="audio-too-long",
+                    why=f"more than {MAX_BYTES / 1e9:.0f} GB come",
+                    fix="split the audio",
                 )
         copy.flush()
         yield str(folder / "audio")
@@ -190,16 +200,23 @@ def _microphone() -> Iterator[ModuleType]:
     except ImportError:
         raise ConfigError(
             "the microphone cannot be read",
+            code="missing-package",
             why="sounddevice is not installed",
             fix="pip install 'voxstill[microphone]'",
         ) from None
     except OSError as error:  # the C library below it
         raise ConfigError(
-            "the microphone cannot be read", why=first_line(error), fix="install PortAudio: apt install libportaudio2"
+            "the microphone cannot be read",
+            code="no-input",
+            why=first_line(error),
+            fix="install PortAudio: apt install libportaudio2",
         ) from None
     try:
         yield sounddevice
     except sounddevice.PortAudioError as error:
         raise ConfigError(
-            "the microphone cannot be read", why=first_line(error), fix="connect one, and allow this program to use it"
+            "the microphone cannot be read",
+            code="no-input",
+            why=first_line(error),
+            fix="connect one, and allow this program to use it",
         ) from None

@@ -52,10 +52,17 @@ def read_ids(file: str) -> list[str]:
         lines = read_uri(file).decode("utf-8-sig").splitlines()
     except (VoxstillError, UnicodeDecodeError) as error:
         why = error.why if isinstance(error, VoxstillError) else str(error)
-        raise DataError(f"cannot read `{file}`", why=why, fix="give a text file with one id a line") from None
+        raise DataError(
+            f"cannot read `{file}`", code="ids-to-remove", why=why, fix="give a text file with one id a line"
+        ) from None
     ids = [id_ for line in lines if (id_ := _COMMENT.sub("", line).strip())]
     if not ids:
-        raise DataError(f"`{file}` holds no id", why="nothing would be removed", fix="give a file with one id a line")
+        raise DataError(
+            f"`{file}` holds no id",
+            code="ids-to-remove",
+            why="nothing would be removed",
+            fix="give a file with one id a line",
+        )
     return ids
 
 
@@ -68,7 +75,10 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
     work = Store(cfg.work)
     if not tables.parts(work, removals.UTTERANCES):
         raise DataError(
-            f"`{work.root}` has no utterances", why="`voxstill index` has written none there", fix="check the path"
+            f"`{work.root}` has no utterances",
+            code="no-work-folder",
+            why="`voxstill index` has written none there",
+            fix="check the path",
         )
     with lease.hold(work, removals.PREFIX, "remove") as held:
         before = removals.of(work)
@@ -83,6 +93,7 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
             more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
             raise DataError(
                 f"`{work.root}` has no utterance or recording {shown}{more}",
+                code="ids-to-remove",
                 why="they are in none of its tables; nothing was removed",
                 fix="give ids as they stand in the tables `utterances` and `recordings`",
             )
@@ -206,6 +217,7 @@ def _parts(work: Store, prefix: str, names: Sequence[str]) -> Iterator[tuple[str
 def _ambiguous(first: _Meaning, other: _Meaning) -> DataError:
     return DataError(
         f"the id `{first.removal.id}` is that of different audio in two tables",
+        code="ids-to-remove",
         why=f"{first} and {other}; nothing was removed",
         fix=f"give the id of the recording that is meant, `{first.recording_id}` or `{other.recording_id}`, and all of "
         "it is removed; or delete the table that is not used any more with `voxstill clean`",

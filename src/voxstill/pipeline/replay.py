@@ -78,7 +78,10 @@ def replay(experiment: str, batch: str) -> ReplayResult:
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
-            f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
+            f"`{experiment}` is no experiment",
+            code="no-experiment",
+            why="there is no config.yaml in it",
+            fix="name a folder below exp/",
         )
     newest = checkpoint.newest(run)
     batches, context, step, rank = guard.load(Path(batch))

@@ -97,7 +97,10 @@ def report(experiment: str) -> ExperimentReport:
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
-            f"`{experiment}` is no experiment", why="there is no config.yaml in it", fix="name a folder below exp/"
+            f"`{experiment}` is no experiment",
+            code="no-experiment",
+            why="there is no config.yaml in it",
+            fix="name a folder below exp/",
         )
     cfg = config.load_snapshot(str(run.config))
     try:

@@ -72,7 +72,9 @@ def check(cfg: Config) -> None:
     )
     for is_refused, name, why, fix in refused:
         if is_refused:
-            raise ConfigError(f"`rounds: {cfg.rounds}` and `{name}` do not go together", why=why, fix=fix)
+            raise ConfigError(
+                f"`rounds: {cfg.rounds}` and `{name}` do not go together", code="option-conflict", why=why, fix=fix
+            )
 
 
 def run(cfg: Config, steps: Steps, allow_teacher: Sequence[str] = ()) -> list[Round]:
@@ -228,6 +230,7 @@ def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
     if labelled.exit_code:
         raise TeacherError(
             f"{labelled.failed:,} of {labelled.labels:,} labels failed",
+            code="all-failed",
             why=f"`engine.max_failed_share` allows {labelled.max_failed_share:g} of them",
             fix=f"mend the cause, then run `voxstill label {cfg.work} --retry-failed`; or raise "
             "`engine.max_failed_share` to go on with the rest",

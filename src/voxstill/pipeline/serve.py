@@ -69,7 +69,12 @@ def checked(models: Sequence[str]) -> list[ModelSource]:
     sources = [model_source(text) for text in models]
     for name in names(sources):
         if not any(source.weight for source in sources if source.name == name):
-            raise ConfigError(f"`{name}` would have no traffic", why="all its weights are 0", fix="leave one above 0")
+            raise ConfigError(
+                f"`{name}` would have no traffic",
+                code="option-value",
+                why="all its weights are 0",
+                fix="leave one above 0",
+            )
     return sources
 
 
@@ -113,12 +118,14 @@ def check_engine(source: str, engine: Engine) -> None:
     if engine == "onnx" and not is_exported:
         raise ConfigError(
             f"`{source}` cannot be run by onnxruntime",
+            code="wrong-model",
             why="it is no exported student",
             fix=f"export it, and give DIR instead: voxstill export {source} --to DIR",
         )
     if engine == "torch" and is_exported:
         raise ConfigError(
             f"`{source}` cannot be run by torch",
+            code="wrong-model",
             why="it is exported",
             fix="give the experiment that it was exported from, or leave --engine out",
         )
@@ -130,6 +137,7 @@ def check_packages() -> None:
     if missing:
         raise ConfigError(
             "there is no server",
+            code="missing-package",
             why=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             fix="pip install 'voxstill[serve]'",
         )
@@ -142,12 +150,16 @@ def _keys() -> tuple[list[str], str | None]:
     admin_key = environment.get(ADMIN_KEY, "").strip() or None
     if environment.get(API_KEYS) and not api_keys:
         raise ConfigError(
-            f"{API_KEYS} holds no key", why="it has commas and spaces alone", fix="set a key, or remove the variable"
+            f"{API_KEYS} holds no key",
+            code="server-keys",
+            why="it has commas and spaces alone",
+            fix="set a key, or remove the variable",
         )
     for name, keys in ((API_KEYS, api_keys), (ADMIN_KEY, [admin_key or ""])):
         if not all(key.isascii() and key.isprintable() for key in keys):
             raise ConfigError(
                 f"{name} holds no key that a client can send",
+                code="server-keys",
                 why="it has characters other than printable ASCII",
                 fix="take a random key: openssl rand -hex 32",
             )

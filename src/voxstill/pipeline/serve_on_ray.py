@@ -63,6 +63,7 @@ def serve(
             ray_serve.shutdown()
             raise ConfigError(
                 "the models are not served on Ray",
+                code="ray-unavailable",
                 why=describe(error),
                 fix="the logs of its replicas say more: `serve status` and `ray logs`",
             ) from error
@@ -84,7 +85,12 @@ def application(arguments: Mapping[str, str]) -> Any:
     given = dict(arguments)
     models, engine, path = given.pop("models", ""), given.pop("engine", "auto"), given.pop("config", None)
     if engine not in get_args(Engine):
-        raise ConfigError(f"there is no engine `{engine}`", why="it is auto, torch or onnx", fix="leave `engine` out")
+        raise ConfigError(
+            f"there is no engine `{engine}`",
+            code="unknown-name",
+            why="it is auto, torch or onnx",
+            fix="leave `engine` out",
+        )
     check_packages()
     cfg = config.load(path, [f"{name}={value}" for name, value in given.items()])
     return deployment(cfg, server.checked(models.split()), server.client_keys("0.0.0.0"), cast(Engine, engine))
@@ -117,7 +123,12 @@ def check_packages() -> None:
     """ConfigError where packages of the extra `ray-serve` are missing."""
     server.check_packages()
     if importlib.util.find_spec("fastapi") is None:
-        raise ConfigError("there is no Ray Serve", why="it is not installed", fix="pip install 'voxstill[ray-serve]'")
+        raise ConfigError(
+            "there is no Ray Serve",
+            code="missing-package",
+            why="it is not installed",
+            fix="pip install 'voxstill[ray-serve]'",
+        )
 
 
 def _replica(tree: Mapping[str, Any], sources: Sequence[ModelSource], keys: Keys, engine: Engine) -> Replica:

@@ -20,6 +20,11 @@ def create_config(output: str | None = None, *, overwrite: bool = False) -> Repo
         return ReportResult(figures={"template": text}, text=text.rstrip())
     path = Path(output)
     if path.exists() and not overwrite:
-        raise ConfigError(f"`{path}` exists", why="it would be overwritten", fix="name another file, or add --yes")
+        raise ConfigError(
+            f"`{path}` exists",
+            code="output-exists",
+            why="it would be overwritten",
+            fix="name another file, or add --yes",
+        )
     Store(str(path.parent)).replace(path.name, text.encode())
     return ReportResult(figures={"path": str(path)})

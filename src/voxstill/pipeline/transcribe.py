@@ -104,6 +104,7 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
     if cfg.decode.tune:
         raise ConfigError(
             "`decode.tune` has no use where nothing is judged",
+            code="option-unused",
             why="weights are tuned by `voxstill evaluate` and `voxstill run`",
             fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
         )
@@ -111,6 +112,7 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
         if (task := registry.name_of(folder)) != "recognition":
             raise ConfigError(
                 f"`{model}` writes no text",
+                code="wrong-model",
                 why=f"its task is `{task}`",
                 fix="`voxstill evaluate` judges it; give a recogniser here",
             )
@@ -286,7 +288,12 @@ def transcribe(
 def check_form(form: str) -> None:
     """ConfigError where transcripts have no such form."""
     if form not in FORMS:
-        raise ConfigError(f"there is no form `{form}`", why="it is not known", fix=f"take one of {', '.join(FORMS)}")
+        raise ConfigError(
+            f"there is no form `{form}`",
+            code="unknown-name",
+            why="it is not known",
+            fix=f"take one of {', '.join(FORMS)}",
+        )
 
 
 class TranscriptFiles:

@@ -43,6 +43,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
     if label_figures.are_human_texts(labels):
         raise DataError(
             "labels that are the human texts cannot be judged by them",
+            code="nothing-to-judge",
             why="the teacher is `reference`",
             fix="label with another teacher first",
         )
@@ -61,6 +62,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
     if not len(known):
         raise DataError(
             "no label can be held against a human text",
+            code="nothing-to-judge",
             why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`, or judge some labels with "
             f"`voxstill explore {work.root} --edit`: a hundred are a beginning",

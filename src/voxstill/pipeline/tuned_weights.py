@@ -34,6 +34,7 @@ def check(cfg: Config) -> None:
     if cfg.decode.tune and cfg.evaluate.split == DEV:
         raise ConfigError(
             "`decode.tune` and `evaluate.split: dev` do not go together",
+            code="option-conflict",
             why="the weights are tuned on the dev split, and would look better there than they are",
             fix="judge another split, or leave `decode.tune` out",
         )
@@ -75,6 +76,7 @@ def tune(cfg: Config, target: str) -> Tuning:
     except ConfigError as error:
         raise ConfigError(
             "`decode.tune` has no use",
+            code="option-unused",
             why=f"`{target}`: {error.why}, and weights are tuned for those alone",
             fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
         ) from None
@@ -96,6 +98,7 @@ def tune(cfg: Config, target: str) -> Tuning:
     if tuned.before.rate is None or tuned.after.rate is None:
         raise DataError(
             "weights cannot be tuned without words",
+            code="nothing-to-judge",
             why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} hold none",
             fix="leave `decode.tune` out; or look whether the audio is where it was, and what the dev texts are",
         )
@@ -124,6 +127,7 @@ def _references(cfg: Config) -> tuple[list[Utterance], References]:
     if not kept:
         raise DataError(
             "there is nothing to tune weights on",
+            code="nothing-to-judge",
             why=f"the dev split of `{cfg.work}` has {len(utterances):,} utterances, none with a human text or a label"
             " that the filter kept",
             fix="set `decode.lm_weight` and `decode.word_bonus` instead of `decode.tune`, or give the dev split texts"

@@ -65,6 +65,7 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
         if repair:
             raise ConfigError(
                 f"`{where}` is an experiment, and checkpoints cannot be made again",
+                code="checkpoint-broken",
                 why="they are the work of a training",
                 fix="remove what is broken; `voxstill train` goes on from the last checkpoint that is left",
             )
@@ -75,6 +76,7 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
     if not first.checked:
         raise DataError(
             f"`{where}` has no finished table and is no experiment",
+            code="no-work-folder",
             why="there is nothing to compare with what was written",
             fix="name a work folder or a folder below exp/",
         )

@@ -74,7 +74,9 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
     hours = not_negative("hours", hours)
     num_samples = pcm.ms_to_samples(round(hours * 3_600_000))
     if num_samples == 0:
-        raise ConfigError(f"`--hours` is {hours:g}", why="there would be no audio", fix="give a larger number")
+        raise ConfigError(
+            f"`--hours` is {hours:g}", code="option-value", why="there would be no audio", fix="give a larger number"
+        )
     sentences, content = _sentences(texts, seed)
     folder = Path(output)
     manifest, marker = folder / "manifest.jsonl", folder / "voices.json"
@@ -173,6 +175,7 @@ def _shuffled(lines: Sequence[str], rng: random.Random) -> Iterator[str]:
 def _no_sentences(uri: str, why: str) -> DataError:
     return DataError(
         f"there are no sentences in `{redact_uri(uri)}`",
+        code="no-words",
         why=why,
         fix="give a JSGF grammar, or a text file with a sentence in each line",
     )
@@ -189,7 +192,9 @@ def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> Non
 
 
 def _unusable(folder: Path, why: str) -> ConfigError:
-    return ConfigError(f"`{folder}` cannot be used", why=why, fix="name a new folder, or remove it first")
+    return ConfigError(
+        f"`{folder}` cannot be used", code="output-exists", why=why, fix="name a new folder, or remove it first"
+    )
 
 
 def _spoken(folder: Path, corpus: str, prompts: Iterator[Prompt], language: str, num_samples: int) -> list[Row]:

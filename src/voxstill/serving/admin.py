@@ -35,7 +35,7 @@ class Admin:
         try:
             await self._models.switch(_text(body, "name"), _text(body, "model"), weight, version)
         except VoxstillError as error:
-            raise RequestError(400, in_one_line(error), param="model") from None
+            raise RequestError(400, in_one_line(error), param="model", code=error.code) from None
         return JSONResponse(self._models.state())
 
     async def weights(self, request: Request) -> JSONResponse:

@@ -267,6 +267,7 @@ def model_source(text: str) -> ModelSource:
     if not source or not name or not 0 <= weight < float("inf"):
         raise ConfigError(
             f"`{text}` names no model to serve",
+            code="option-value",
             why="it must be MODEL, NAME=MODEL or NAME=MODEL@WEIGHT, with a weight of 0 or more",
             fix="write `mine=exp/2026-11-22_mine@90`, for example",
         )

@@ -90,12 +90,12 @@ class UploadDecoder:
                 decoding = asyncio.wrap_future(self._threads.submit(self._decode, file, sink, segment))
                 upload = await asyncio.shield(decoding)
             except TooLongError as error:
-                raise RequestError(413, in_one_line(error), param="file") from None
+                raise RequestError(413, in_one_line(error), param="file", code=error.code) from None
             except DataError as error:
                 message = f"the audio cannot be read: {in_one_line(error)}"
                 raise RequestError(400, message, param="file", code="invalid_audio") from None
             except StorageError as error:
-                raise RequestError(503, in_one_line(error), retry_s=10) from None
+                raise RequestError(503, in_one_line(error), code=error.code, retry_s=10) from None
             except asyncio.CancelledError:
                 await asyncio.wait([decoding])  # a decoder still reads and writes the files
                 raise
@@ -151,6 +151,7 @@ class _LimitedSampleFile(SampleFile):
         if len(self) + len(samples_T) > self._limit_s * RATE_HZ:
             raise TooLongError(
                 "the recording is too long",
+                code="audio-too-long",
                 why=f"it has more than {self._limit_s:g} s of audio",
                 fix="split it, or start the server with a larger `serve.max_audio_s`",
             )

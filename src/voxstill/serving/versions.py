@@ -237,7 +237,12 @@ class Version:
         for phrases in [(), ("warm",)] if self._recognizer.takes_phrases else [()]:
             [hypothesis] = self._recognizer.transcribe_batch([_noise()], phrases=phrases)
             if hypothesis.error is not None:
-                raise VoxstillError(f"`{self.source}` transcribes nothing", why=hypothesis.error, fix="try another one")
+                raise VoxstillError(
+                    f"`{self.source}` transcribes nothing",
+                    code="model-unloadable",
+                    why=hypothesis.error,
+                    fix="try another one",
+                )
         self._last_s = time.monotonic()
 
     def _advance(self, utterances: Sequence[_Utterance]) -> None:

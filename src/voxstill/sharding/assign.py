@@ -144,6 +144,7 @@ def _tar_hashes(utterances: pa.Table) -> Iterator[int]:
         if member is None or channel is not None or gain_db is not None:
             raise DataError(
                 f"the audio of utterance `{id_}` cannot stay where it is",
+                code="option-conflict",
                 why="`shard.format: in_place` asks for whole members of tars: all channels, and their own level",
                 fix="set `shard.format: flac`, which writes the audio anew",
             )
@@ -327,6 +328,7 @@ def _rows(
         if None in rows:
             raise DataError(
                 f"utterance `{members['id'][rows.index(None)].as_py()}` was kept and has no label",
+                code="step-outdated",
                 why=f"labels in `{work.root}` were removed since they were filtered",
                 fix="run `voxstill label` and `voxstill filter` again",
             )

@@ -92,6 +92,7 @@ def set_aside(job: ShardJob, reason: str) -> WrittenShard:
     """A shard that could not be written stops the step: without it the corpus would be silently smaller."""
     raise StorageError(
         f"shard {job.index} cannot be written",
+        code="part-failed",
         why=reason,
         fix="check the storage and run `voxstill shard` again; it goes on where it stopped",
     )
@@ -230,7 +231,10 @@ def _whole_members(
     for utterance, samples_T in read_utterances.samples(utterances, cache, measured, contents):
         crc32_of[utterance.id] = crc32
         is_part = not isinstance(samples_T, VoxstillError) and len(samples_T) < num_samples
-        yield utterance, DataError("only a part of its member of the tar") if is_part else samples_T
+        yield (
+            utterance,
+            DataError("only a part of its member of the tar", code="not-in-audio") if is_part else samples_T,
+        )
 
 
 def _labelled(

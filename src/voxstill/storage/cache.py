@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, system_code
 
 _SPARE = 0.1
 """Share of the limit that an eviction leaves free, so that not every new object causes one."""
@@ -106,7 +106,7 @@ class Cache:
 
     def _unwritable(self, error: OSError) -> StorageError:
         why, fix = error.strerror or str(error), "check `cache.folder` and its rights"
-        return StorageError(f"cannot write into the cache `{self.folder}`", why=why, fix=fix)
+        return StorageError(f"cannot write into the cache `{self.folder}`", code=system_code(error), why=why, fix=fix)
 
     def _path(self, uri: str) -> Path:
         return self.folder / hashlib.sha256(uri.encode()).hexdigest()[:32]

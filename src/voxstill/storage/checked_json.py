@@ -38,6 +38,7 @@ def decode(data: bytes, where: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
+            code="table-broken",
             why=str(error),
             fix="run `voxstill verify WORK --repair`, or remove the file and run the step again",
         ) from None

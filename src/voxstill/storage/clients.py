@@ -81,7 +81,9 @@ def _check_takes_files(folder: str) -> None:
             pass
     except FileNotFoundError:
         why = "no file can be made there"
-        raise StorageError(f"cannot write to `{folder}`", why=why, fix="name a folder that you may write to") from None
+        raise StorageError(
+            f"cannot write to `{folder}`", code="no-permission", why=why, fix="name a folder that you may write to"
+        ) from None
     except OSError:  # what the write itself fails with says more
         pass
 
@@ -106,7 +108,10 @@ def _netrc_login(base: str) -> str | None:
     except (OSError, netrc.NetrcParseError) as error:  # which may repeat a password
         where = f", line {error.lineno}" if isinstance(error, netrc.NetrcParseError) else ""
         raise StorageError(
-            f"cannot open `{redact_uri(base)}`", why=f"`{path}`{where} cannot be read", fix="correct the file"
+            f"cannot open `{redact_uri(base)}`",
+            code="access-refused",
+            why=f"`{path}`{where} cannot be read",
+            fix="correct the file",
         ) from None
     login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: anybody may be in a manifest
     return f"{login[0]}:{login[2]}" if login else None
@@ -179,7 +184,9 @@ def oss_endpoint(bucket: str) -> str:
     endpoint, region = environment.get("OSS_ENDPOINT", ""), environment.get("OSS_REGION", "")
     if not endpoint and not region:
         why = "neither `OSS_ENDPOINT` nor `OSS_REGION` says where it is"
-        raise StorageError(f"cannot open `oss://{bucket}`", why=why, fix="set OSS_REGION, such as cn-hangzhou")
+        raise StorageError(
+            f"cannot open `oss://{bucket}`", code="address-unusable", why=why, fix="set OSS_REGION, such as cn-hangzhou"
+        )
     endpoint = endpoint or f"oss-{region.removeprefix('oss-')}.aliyuncs.com"
     scheme, colon, host = endpoint.rpartition("://")
     endpoint = f"{scheme if colon else 'https'}://{bucket}.{host.rstrip('/')}"
@@ -200,5 +207,8 @@ def _check_endpoint(base: str, name: str, endpoint: str) -> None:
         pass
     why = f"`{name}` does not say where a server is"
     raise StorageError(
-        f"cannot open `{redact_uri(base)}`", why=why, fix=f"set {name}, such as https://host.example:9000"
+        f"cannot open `{redact_uri(base)}`",
+        code="address-unusable",
+        why=why,
+        fix=f"set {name}, such as https://host.example:9000",
     )

@@ -225,6 +225,9 @@ class Poller(Generic[StatusT]):
         except VoxstillError as error:
             self.refuse(at, error)
         except Exception as error:  # a teacher of another package, or a file that was written by hand
-            self.refuse(at, ConfigError("it cannot be understood", why=f"{type(error).__name__}: {error}"))
+            self.refuse(
+                at,
+                ConfigError("it cannot be understood", code="change-refused", why=f"{type(error).__name__}: {error}"),
+            )
         else:
             log.info("control: asked for at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))

@@ -125,9 +125,16 @@ def read(work: Store, key: str) -> list[Correction]:
     try:
         rows = tables.from_parquet(data, Correction, work.uri(key))
     except DataError as error:
-        raise DataError(f"`{work.uri(key)}` is damaged", why=error.why or error.what, fix=FIX) from None
+        raise DataError(
+            f"`{work.uri(key)}` is damaged", code="table-broken", why=error.why or error.what, fix=FIX
+        ) from None
     if not key.endswith(f"/{_name(rows)}"):
-        raise DataError(f"`{work.uri(key)}` is damaged", why="its rows are not those that it is named after", fix=FIX)
+        raise DataError(
+            f"`{work.uri(key)}` is damaged",
+            code="table-broken",
+            why="its rows are not those that it is named after",
+            fix=FIX,
+        )
     return rows
 
 

@@ -183,7 +183,9 @@ def _fetch_local(uri: str, path: str, byte_range: ByteRange | None) -> Blob:
 
 def _starts_after_the_end(uri: str, num_bytes: int) -> StorageError:
     why = f"it starts after the end: there are {num_bytes} bytes"
-    return StorageError(f"cannot read `{redact_uri(uri)}`", why=why, fix="run `voxstill index` again")
+    return StorageError(
+        f"cannot read `{redact_uri(uri)}`", code="source-changed", why=why, fix="run `voxstill index` again"
+    )
 
 
 def _read_at(handle: int, start: int, num_bytes: int) -> bytes:
@@ -200,7 +202,9 @@ def _check_size(uri: str, num_bytes: int) -> None:
 
 
 def _refused(uri: str, why: str) -> RefusedError:
-    return RefusedError(f"`{redact_uri(uri)}` is not read", why=why, fix="give another file, or take it out")
+    return RefusedError(
+        f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="give another file, or take it out"
+    )
 
 
 def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: Cache | None) -> Blob:
@@ -315,11 +319,17 @@ def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, att
     """
     if len(data) != num_asked:
         why = f"the server says that it sends {num_asked} bytes, and sends {len(data)}"
-        raise StorageError(f"cannot read `{redact_uri(uri)}`", why=why, fix="run the step again, or check the server")
+        raise StorageError(
+            f"cannot read `{redact_uri(uri)}`",
+            code="storage-unreachable",
+            why=why,
+            fix="run the step again, or check the server",
+        )
     is_html = attributes.get("Content-Type", "").partition(";")[0].strip().lower() in _HTML_TYPES
     if is_html and (data.lstrip().startswith(b"<") if start == 0 else b"\0" not in data):
         raise WebPageError(
             f"cannot read `{redact_uri(uri)}`",
+            code="web-page",
             why="the server answers with a web page, such as a login or an error",
             fix="check the address, and the user and password in ~/.netrc, then run the step again",
         )

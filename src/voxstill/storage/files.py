@@ -7,7 +7,7 @@ import io
 import os
 import stat
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, system_code
 
 NOT_A_FILE = "it is a pipe, a socket or a device, not a file"
 
@@ -45,4 +45,6 @@ class FileBytes:
             return os.pread(self._file.fileno(), max(0, end - start), start)
         except OSError as error:
             why = error.strerror or str(error)
-            raise StorageError(f"cannot read `{self._file.name}`", why=why, fix="check the disk") from None
+            raise StorageError(
+                f"cannot read `{self._file.name}`", code=system_code(error), why=why, fix="check the disk"
+            ) from None

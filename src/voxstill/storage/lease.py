@@ -100,12 +100,14 @@ class Lease:
         if self._successor is not None:
             raise StorageError(
                 f"another process has taken over `{self._table}` in `{self._work.root}`",
+                code="lease-lost",
                 why=f"{_describe(self._successor)}, as no beat of this one was seen for {STALE_S:.0f} s",
                 fix="nothing is lost: leave the work to it, or run the same command again when it has ended",
             )
         if time.monotonic() - self._last_beat_s > STALE_S:
             raise StorageError(
                 f"the lease of `{self._table}` in `{self._work.root}` could not be renewed for {STALE_S:.0f} s",
+                code="lease-lost",
                 why="storage does not answer, so another process may have taken over",
                 fix="check the storage; the same command goes on where this one stopped",
             )
@@ -206,6 +208,7 @@ def below(work: Store, table: str) -> set[str]:
 def _held(work: Store, table: str, holder: Holder) -> StorageError:
     return StorageError(
         f"`{table}` in `{work.root}` is being written by another process",
+        code="lease-held",
         why=_describe(holder),
         fix=f"wait for it or end it; if its machine is gone, the lease is free {STALE_S:.0f} s after its last beat",
     )
@@ -257,11 +260,12 @@ def _read(work: Store, table: str, number: int) -> Holder | None:
             return None
         holder = result.read(Holder, facts)
         if not (0 < holder.process < _MOST_PROCESSES and math.isfinite(holder.beat_s)):
-            raise DataError("a number that cannot be")
+            raise DataError("a number that cannot be", code="lease-held")
         return holder
     except DataError:
         raise StorageError(
             f"`{redact_uri(work.uri(_key(table, number)))}` is no lease",
+            code="lease-held",
             why="it was damaged, or another program wrote it",
             fix="remove it if no process of voxstill works there",
         ) from None

@@ -149,6 +149,7 @@ def _is_same(row: WrittenFile, entry: Entry) -> bool:
 def _broken(work: Store, prefix: str, why: str, fix: str = "") -> DataError:
     return DataError(
         f"`{redact_uri(work.uri(prefix))}` is not the table that was finished",
+        code="table-broken",
         why=why,
         fix=f"{fix}run: voxstill verify {redact_uri(work.root)} --repair",
     )

@@ -98,7 +98,7 @@ def refused(error: Exception, where: str, what: str = "table") -> DataError:
 
 def _refused(where: str, what: str, why: str) -> DataError:
     fix = "run `voxstill verify WORK --repair`, or remove the file and run the step again"
-    return DataError(f"`{where}` is not a {what}", why=why, fix=fix)
+    return DataError(f"`{where}` is not a {what}", code="table-broken", why=why, fix=fix)
 
 
 def _place(data: bytes) -> int | None:

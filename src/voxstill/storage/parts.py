@@ -42,7 +42,10 @@ class Part:
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConfigError(
-                f"`--part {text}` is no part", why="a part is K/N, K from 1 to N", fix="write 1/4 or auto"
+                f"`--part {text}` is no part",
+                code="wrong-part",
+                why="a part is K/N, K from 1 to N",
+                fix="write 1/4 or auto",
             )
         return cls(int(match[1]), int(match[2]))
 
@@ -58,12 +61,14 @@ class Part:
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 "`--part auto` has nothing to go by",
+                code="wrong-part",
                 why=f"{error} is not set: neither a Slurm array nor an indexed Kubernetes job with VOXSTILL_PARTS",
                 fix="write --part K/N; in a Kubernetes job set VOXSTILL_PARTS to its completions",
             ) from None
         if not 1 <= part.number <= part.total:
             raise ConfigError(
                 f"`--part auto` is part {part.number} of {part.total}",
+                code="wrong-part",
                 why="the array has gaps, or VOXSTILL_PARTS is not the number of completions of the job",
                 fix="number the array without gaps, as --array=1-4 does, or set VOXSTILL_PARTS to the completions",
             )
@@ -147,6 +152,7 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
     if of and agreed.setdefault("of", of) != of:
         raise ConfigError(
             f"`{table}` in `{work.root}` is made of `{agreed['of']}`, and this part would be of `{of}`",
+            code="wrong-part",
             why="the options of an earlier step differ from those of the other parts",
             fix="give each part the same configuration",
         )
@@ -154,6 +160,7 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
         raise ConfigError(
             f"`{table}` in `{work.root}` is made in {agreed['parts']} parts with chunks of {agreed['chunk']} "
             f"utterances and {agreed['chunk_hours']:g} h",
+            code="wrong-part",
             why=f"this is one of {terms['parts']} with chunks of {terms['chunk']} and {terms['chunk_hours']:g} h",
             fix=f"use --part K/{agreed['parts']}, engine.chunk={agreed['chunk']} and "
             f"engine.chunk_hours={agreed['chunk_hours']:g}; "

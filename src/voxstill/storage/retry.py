@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 import re
 import time
+from typing import NamedTuple
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, system_code
 from voxstill.storage.redaction import redact_text, redact_uri
 
 MAX_RETRIES = 8
@@ -26,6 +27,14 @@ _CAUSES = {
 }
 _NO_FOLDER = {2: "no folder can be made there", 17: "it is a file", 20: "a part of the path is a file"}
 """Why the system makes no folder, by its number of the error."""
+
+
+class _Cause(NamedTuple):
+    """Why a client failed, what mends it, and the code of both."""
+
+    code: str
+    why: str
+    fix: str
 
 
 class Retries:
@@ -61,42 +70,45 @@ def is_broken_connection(error: Exception) -> bool:
 
 def storage_error(verb: str, uri: str, error: Exception) -> StorageError:
     """The StorageError for what a client raised when it was to `verb` what is at `uri`; it shows no credentials."""
-    why, fix = (error.why, error.fix) if isinstance(error, StorageError) else _why_and_fix(error)
-    return StorageError(f"cannot {verb} `{redact_uri(uri)}`", why=why, fix=fix)
+    cause = _Cause(error.code, error.why, error.fix) if isinstance(error, StorageError) else _cause(error)
+    return StorageError(f"cannot {verb} `{redact_uri(uri)}`", code=cause.code, why=cause.why, fix=cause.fix)
 
 
-def _why_and_fix(error: Exception) -> tuple[str, str]:
-    """Why and the fix. What a server answers is not repeated: it may hold keys, tokens and signed addresses."""
+def _cause(error: Exception) -> _Cause:
+    """What an error of a client means. What a server answers is not repeated: it may hold keys and signed addresses."""
     text = str(error)
-    status, code = re.search(r"status code: (\d{3}[\w ]*)", text), re.search(r"<Code>(\w+)</Code>", text)
-    answer = (status[1].strip() if status else "") + (f" ({code[1]})" if code else "")
+    status, reason = re.search(r"status code: (\d{3}[\w ]*)", text), re.search(r"<Code>(\w+)</Code>", text)
+    answer = (status[1].strip() if status else "") + (f" ({reason[1]})" if reason else "")
     if isinstance(error, FileNotFoundError):
-        why = "there is no such bucket" if code and code[1] == "NoSuchBucket" else "it does not exist"
-        return why, "check the path"
+        why = "there is no such bucket" if reason and reason[1] == "NoSuchBucket" else "it does not exist"
+        return _Cause("file-missing", why, "check the path")
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror, "check the path, the rights and the free space"
+        return _Cause(system_code(error), error.strerror, "check the path, the rights and the free space")
     if match := re.fullmatch(r"(.+) \(os error (\d+)\)", text):
-        return _NO_FOLDER.get(int(match[2]), match[1]), "name a folder that you may write to"
+        number = int(match[2])
+        code = "output-path" if number in _NO_FOLDER else system_code(error)
+        return _Cause(code, _NO_FOLDER.get(number, match[1]), "name a folder that you may write to")
     if re.search(r"/latest/(api/token|meta-data)|computeMetadata", text):  # the last place where they are looked for
         fix = "set them in the environment, such as AWS_ACCESS_KEY_ID; AWS_SKIP_SIGNATURE=true for a public bucket"
-        return "there are no credentials", fix
+        return _Cause("access-refused", "there are no credentials", fix)
     if status and status[1][:3] in ("401", "403"):
-        return f"the server refuses: {answer}", "check the credentials in the environment, their rights and the address"
+        fix = "check the credentials in the environment, their rights and the address"
+        return _Cause("access-refused", f"the server refuses: {answer}", fix)
     if status and (status[1].startswith("5") or status[1][:3] in ("408", "429")):
-        return f"the server keeps answering {answer}", "wait and run the step again; fewer workers ask for less"
+        fix = "wait and run the step again; fewer workers ask for less"
+        return _Cause("storage-unreachable", f"the server keeps answering {answer}", fix)
     if status:
-        return f"the server answers {answer}", "check the address"
+        return _Cause("address-unusable", f"the server answers {answer}", "check the address")
     if "BadScheme" in text or "builder error" in text:
-        return "plain HTTP is not allowed", "use https, or set AWS_ALLOW_HTTP=true for a server of your own"
+        fix = "use https, or set AWS_ALLOW_HTTP=true for a server of your own"
+        return _Cause("address-unusable", "plain HTTP is not allowed", fix)
     if "Unable to recognise URL" in text:
-        return (
-            "no storage is known by that scheme",
-            "write a path, or an address such as s3://bucket/folder or https://",
-        )
+        fix = "write a path, or an address such as s3://bucket/folder or https://"
+        return _Cause("address-unusable", "no storage is known by that scheme", fix)
     if "Account must be specified" in text:
-        return "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME"
+        return _Cause("address-unusable", "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")
     for pattern, why in _CAUSES.items():
         if re.search(pattern, text):
-            return why, "check the address and the network, then run the step again"
+            return _Cause("storage-unreachable", why, "check the address and the network, then run the step again")
     why = text.strip().partition("\n")[0] or type(error).__name__  # not every error has words
-    return redact_text(why), "check the path, the rights and the free space"
+    return _Cause("storage-failed", redact_text(why), "check the path, the rights and the free space")

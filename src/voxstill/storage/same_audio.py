@@ -68,6 +68,7 @@ def compare(work: Store, utterances: str, labels: str) -> None:
         raise DataError(
             f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of other audio than the "
             f"utterances of their ids in `{utterances}`, or of another language",
+            code="step-outdated",
             why=f"`{of_other_audio[0]}`, for one, was another recording, channel or stretch when it was labelled, "
             "its file was changed since, or its text, word times or language were where the teacher is shown them",
             fix="index and label into another work folder, without these labels, or use the source and the options "
@@ -76,6 +77,7 @@ def compare(work: Store, utterances: str, labels: str) -> None:
     if of_other_kind:
         raise DataError(
             f"{len(of_other_kind):,} labels in `{redact_uri(work.uri(labels))}` are of another kind than their source",
+            code="step-outdated",
             why=f"`source.supervised` was changed since `{of_other_kind[0]}`, for one, was labelled: where it is true "
             "labels are the texts of the manifest, else those of the teacher",
             fix="run `voxstill label --retry-failed`, which makes them again; to keep them, index and label into "

@@ -163,6 +163,7 @@ def figures(store: Store, prefix: str) -> ShardFigures:
     if counted is None:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` are not finished",
+            code="step-unfinished",
             why=f"there is no {tables.SUCCESS}",
             fix="run `voxstill shard`; it goes on where it stopped",
         )
@@ -198,6 +199,7 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
     if num_rows != counted.utterances:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
+            code="table-broken",
             why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted.utterances}",
             fix="run `voxstill verify WORK --repair`, or remove them and run `voxstill shard` again",
         )

@@ -52,7 +52,12 @@ class Store:
         if not is_local(self.root):
             if redact_uri(self.root) != self.root:
                 why = "a user or a query in it may be credentials, and it is written down in many places"
-                raise StorageError(f"cannot open `{redact_uri(root)}`", why=why, fix="put them into the environment")
+                raise StorageError(
+                    f"cannot open `{redact_uri(root)}`",
+                    code="credentials-in-address",
+                    why=why,
+                    fix="put them into the environment",
+                )
             client(self._base)  # raises where the address is of no use
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
@@ -106,7 +111,10 @@ class Store:
                 if retries.are_spent:
                     why = "the server says that it exists, and that it does not"
                     raise StorageError(
-                        f"cannot write `{redact_uri(self.uri(key))}`", why=why, fix="let nobody else write there"
+                        f"cannot write `{redact_uri(self.uri(key))}`",
+                        code="storage-failed",
+                        why=why,
+                        fix="let nobody else write there",
                     ) from None
                 # 409 may also mean that it was being removed: then it is not there, and we try again
             except Exception as error:
@@ -205,7 +213,10 @@ class Store:
                 raise ValueError(f"it holds a {type(value).__name__}")
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"`{self.uri(key)}` is no JSON object", why=str(error), fix="remove the file and run the step again"
+                f"`{self.uri(key)}` is no JSON object",
+                code="table-broken",
+                why=str(error),
+                fix="remove the file and run the step again",
             ) from None
         return value
 
@@ -241,6 +252,7 @@ class Store:
                 if max_bytes is not None and (num_bytes := response.meta["size"]) > max_bytes:
                     raise DataError(
                         f"`{self.uri(key)}` is not read",
+                        code="table-broken",
                         why=f"it has {num_bytes / 1e6:,.0f} MB, and at most {max_bytes / 1e6:,.0f} MB are read",
                         fix="remove the file and run the step again",
                     )

@@ -240,6 +240,7 @@ def doubled_ids(where: str, what: str) -> DataError:
     """The error of a table in which an id stands twice."""
     return DataError(
         f"`{where}` has {what} twice",
+        code="table-broken",
         why="two commands wrote it at the same time, as versions before the lease allowed, or a part was copied",
         fix="run `voxstill verify WORK --repair`, with the options that the table was made with",
     )

@@ -78,10 +78,18 @@ def locate(uri: str) -> Location:
         query, rest = mark + query, unquote(rest)
     elif user:
         why = "it holds credentials, which nothing here would use"
-        raise StorageError(f"cannot open `{redact_uri(uri)}`", why=why, fix="put them into the environment")
+        raise StorageError(
+            f"cannot open `{redact_uri(uri)}`",
+            code="credentials-in-address",
+            why=why,
+            fix="put them into the environment",
+        )
     host, _, key = rest.partition("/")
     if not host:
         raise StorageError(
-            f"cannot open `{redact_uri(uri)}`", why="it names no bucket or host", fix="check the address"
+            f"cannot open `{redact_uri(uri)}`",
+            code="address-unusable",
+            why="it names no bucket or host",
+            fix="check the address",
         )
     return Location(f"{scheme}://{user}{host}{query}", key)

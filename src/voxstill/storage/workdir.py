@@ -87,6 +87,7 @@ def parsed(work: Store, figures_type: type[Figures], recipe: str, data: bytes) -
     if not figures.recipe:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
+            code="table-broken",
             why="it does not say the recipe of its table",
             fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
         )
@@ -118,11 +119,13 @@ def finished(work: Store, figures_type: type[Figures], wanted: str | None = None
     if not recipes:
         raise DataError(
             f"`{work.root}` has no finished {kind}",
+            code="step-unfinished",
             why=f"`voxstill {step}` has not ended there",
             fix=f"run: voxstill {step} {work.root if kind != 'utterances' else 'SOURCE --work ' + work.root}",
         )
     raise DataError(
         f"`{work.root}` has {kind} of several recipes: {', '.join(recipes)}",
+        code="several-recipes",
         why="none of them is the one this configuration makes",
         fix=f"give the configuration that made them with --config, or run `voxstill {step}` with this one first",
     )
@@ -141,6 +144,7 @@ def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
         there = ", ".join(finished_recipes(work, figures_type.kind)) or "none"
         raise DataError(
             f"`{work.root}` has no finished {figures_type.kind} of the recipe `{recipe}`",
+            code="step-unfinished",
             why=f"finished are: {there}",
             fix=f"name one of them, or run `voxstill {figures_type.step}` first",
         )

@@ -108,6 +108,7 @@ def _read_speech(worker: subprocess.Popen[bytes], job: SpeechJob) -> Speech:
     if not raw:
         raise DataError(
             f"espeak-ng cannot say `{job.text}` with the voice `{job.voice}`",
+            code="espeak-voice",
             why="it has no such voice, the text has no sounds, or its process ended",
             fix="give a language that it has (`en`, `de`), an accent and variant (`en-us+m1`), or another text",
         )

@@ -116,6 +116,7 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
     if len(names) < 2:
         raise DataError(
             f"there is nothing to tell apart: the train split has {len(names)} classes by `{column}`",
+            code="too-few-classes",
             why=f"all are `{names[0]}`" if names else f"no utterance has a {column}",
             fix="set `student.target` to what names the classes; what a manifest may say is in docs/sources.md",
         )
@@ -136,6 +137,7 @@ def _kept_names(run: RunDir) -> list[str]:
     except (DataError, OSError, ValueError, KeyError, RecursionError) as error:
         raise DataError(
             f"`{path}` holds no classes of a student",
+            code="checkpoint-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
             fix="restore it from a copy: checkpoints are of these classes; without any, remove it and train again",
         ) from None

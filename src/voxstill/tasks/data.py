@@ -85,6 +85,7 @@ class Corpus:
         if len(self._train) and not self._train.weight.any():
             raise DataError(
                 "there is nothing to learn: the loss of every utterance has weight 0",
+                code="nothing-to-train-on",
                 why="so the shards say, or `train.dataset_weights` and the like",
                 fix="give some utterances a weight above 0",
             )

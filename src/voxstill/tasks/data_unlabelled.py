@@ -62,6 +62,7 @@ class Unlabelled(Corpus):
         if len(num_masked_N) and not num_masked_N.any():
             raise DataError(
                 "no utterance is long enough to be learnt from",
+                code="nothing-to-train-on",
                 why=f"all {len(num_masked_N):,} are too short to mask {cfg.pretrain.min_masks} spans and leave one",
                 fix=_SHORTER_MASKS,
             )

@@ -181,12 +181,14 @@ def _check_kind(cfg: Config, kind: students.Kind, model_type: str) -> None:
     if kind not in _COMPARABLE[student]:
         raise ConfigError(
             f"`train.distill.checkpoint` is a `{model_type}`, and the student is of kind `{student}`",
+            code="distill-mismatch",
             why=f"such a student learns the outputs of a teacher of kind {' or '.join(_COMPARABLE[student])}",
             fix="name such a model; or set `train.distill.weight: 0` and `train.distill.layers`, for any encoder",
         )
     if kind == "ctc" and student != "ctc" and not cfg.train.auxiliary_ctc:
         raise ConfigError(
             "the outputs of `train.distill.checkpoint` have no use",
+            code="option-unused",
             why="a transducer learns the frames of CTC by its auxiliary one, and `train.auxiliary_ctc` is 0",
             fix=f"set it above 0, name a teacher of kind {student}, or set `train.distill.weight: 0`",
         )
@@ -203,6 +205,7 @@ def _check_tokenizer(cfg: Config, vocabulary: Tokenizer, folder: str, num_output
     if teacher_tokenizer.key != vocabulary.key or num_outputs != num_wanted:
         raise ConfigError(
             f"`{cfg.train.distill.checkpoint}` has another tokenizer than the student",
+            code="distill-mismatch",
             why="distributions over other tokens cannot be compared",
             fix="leave `student.units` at `auto`, which takes that of the teacher; a Whisper needs a "
             "`student.checkpoint` with that tokenizer; or set `train.distill.weight: 0` and compare layers alone",
@@ -218,6 +221,7 @@ def attach(student: PreTrainedModel, teacher: DistillationTeacher, seed: int) ->
     if teacher.cfg.weight and durations and durations != students.durations(student):
         raise ConfigError(
             f"`{teacher.cfg.checkpoint}` has the durations {durations}, and the student {students.durations(student)}",
+            code="distill-mismatch",
             why="distributions over other durations cannot be compared",
             fix="start the student from a checkpoint with those durations, or set `train.distill.weight: 0`",
         )
@@ -233,6 +237,7 @@ def attach(student: PreTrainedModel, teacher: DistillationTeacher, seed: int) ->
                 if not 1 <= number <= num:
                     raise ConfigError(
                         f"`train.distill.layers` names layer {number} of the {who}",
+                        code="distill-mismatch",
                         why=f"its encoder has the layers 1 to {num}",
                         fix="name one of them; the mapping goes from layers of the student to layers of the teacher",
                     )

@@ -49,5 +49,7 @@ def _read(option: str, uri: str | None) -> list[Tensor]:
                 log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
                 break
     if not kept:
-        raise DataError(f"`{option}` has no audio", why=reason, fix="name a folder with audio files in it")
+        raise DataError(
+            f"`{option}` has no audio", code="no-audio", why=reason, fix="name a folder with audio files in it"
+        )
     return kept

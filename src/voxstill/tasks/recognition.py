@@ -172,6 +172,7 @@ def _kept_vocabulary(path: Path) -> Vocabulary:
     except (DataError, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"`{path}` holds no vocabulary of a student",
+            code="checkpoint-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
             fix="restore it from a copy: checkpoints are of its pieces; without any, remove it and train again",
         ) from None

@@ -43,6 +43,7 @@ class ConsensusTeacher:
         """TeacherError: a consensus is computed from labels, not from audio."""
         raise TeacherError(
             "a consensus cannot transcribe audio",
+            code="wrong-model",
             why="it is made of the labels of others",
             fix="run `voxstill label` with it",
         )

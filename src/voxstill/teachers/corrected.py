@@ -56,6 +56,7 @@ class CorrectedTeacher:
         if not self._corrections and self._of is None:
             raise TeacherError(
                 f"`{self._store.root}` has no judgements",
+                code="step-unfinished",
                 why="nobody has judged a label there, or all judgements were taken back",
                 fix=f"judge some: voxstill explore {self._store.root} --edit",
             )

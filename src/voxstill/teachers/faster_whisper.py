@@ -116,6 +116,7 @@ class FasterWhisperTeacher:
         except (RuntimeError, ValueError, OSError) as error:
             raise TeacherError(
                 f"`{options.model}` cannot be loaded by faster-whisper",
+                code="teacher-not-loaded",
                 why=first_line(error),
                 fix="look at `teacher.device`, `teacher.compute_type`, and at how the model was converted",
             ) from None
@@ -123,6 +124,7 @@ class FasterWhisperTeacher:
         if options.language not in (None, MANIFEST, *self._known):
             raise ConfigError(
                 f"`teacher.language` is `{options.language}`",
+                code="language-unknown",
                 why=f"`{options.model}` knows {', '.join(self._known)}",
                 fix="name one of them",
             )

@@ -108,18 +108,21 @@ class OpenAITeacher:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.password or parts.query:
             raise ConfigError(
                 "`teacher.base_url` is not the address of a server",
+                code="option-value",
                 why="it must begin with http:// or https:// and hold no key and no query",
                 fix="give an address like http://127.0.0.1:8000/v1; the key goes into a variable (teacher.api_key_env)",
             )
         if options.api_key_env is not None and not options.api_key_env.isidentifier():
             raise ConfigError(  # which does not repeat it: it may be the key
                 "`teacher.api_key_env` is not the name of an environment variable",
+                code="option-value",
                 why="the key itself must not be in a configuration",
                 fix="put the key into a variable, and the name of the variable here",
             )
         if options.mode == "chat" and not options.prompt:
             raise ConfigError(
                 "`teacher.prompt` is not set",
+                code="option-missing",
                 why="a chat model does not know what to do with the audio",
                 fix="set it to something like: Transcribe the speech. Answer with the words only.",
             )
@@ -140,6 +143,7 @@ class OpenAITeacher:
             if not self._key:
                 raise TeacherError(
                     f"the server of `{self.options.model}` cannot be asked",
+                    code="teacher-server",
                     why="the environment variable that `teacher.api_key_env` names is not set on this machine",
                     fix="export it with the key, where the command runs and on every machine of the cluster",
                 )
@@ -288,6 +292,7 @@ class OpenAITeacher:
     def _unavailable(self, reason: str) -> TeacherError:
         return TeacherError(
             f"the server at {self.options.base_url} does not answer for `{self.options.model}`",
+            code="teacher-server",
             why=reason,
             fix="check teacher.base_url, teacher.model and the key; the same command goes on where this one stopped",
         )

@@ -102,7 +102,10 @@ class PocketSphinxTeacher:
             )
         except (RuntimeError, ValueError) as error:
             raise TeacherError(
-                "PocketSphinx cannot load its model", why=str(error), fix="check teacher.model and teacher.dictionary"
+                "PocketSphinx cannot load its model",
+                code="teacher-not-loaded",
+                why=str(error),
+                fix="check teacher.model and teacher.dictionary",
             ) from None
         if has_grammar:
             graph = self._graph(self._grammar())
@@ -181,7 +184,10 @@ class PocketSphinxTeacher:
         for path in paths:
             if not path.exists():
                 raise TeacherError(
-                    f"PocketSphinx has no `{path}`", why="it does not exist", fix="check the options of the teacher"
+                    f"PocketSphinx has no `{path}`",
+                    code="teacher-not-loaded",
+                    why="it does not exist",
+                    fix="check the options of the teacher",
                 )
         return paths
 
@@ -193,6 +199,7 @@ class PocketSphinxTeacher:
         except (StorageError, UnicodeDecodeError) as error:
             raise TeacherError(
                 f"the grammar `{self.options.grammar}` cannot be read",
+                code=error.code if isinstance(error, StorageError) else "grammar-broken",
                 why=error.why if isinstance(error, StorageError) else "it is not UTF-8",
                 fix="check teacher.grammar",
             ) from None
@@ -202,7 +209,10 @@ class PocketSphinxTeacher:
             return jsgf.parse(text).graph()
         except DataError as error:
             raise TeacherError(
-                f"the grammar `{self.options.grammar}` cannot be used", why=f"{error.what}: {error.why}", fix=error.fix
+                f"the grammar `{self.options.grammar}` cannot be used",
+                code="grammar-broken",
+                why=f"{error.what}: {error.why}",
+                fix=error.fix,
             ) from None
 
     def _activate_graph(self, graph: Graph) -> None:
@@ -222,6 +232,7 @@ class PocketSphinxTeacher:
         if unknown:
             raise TeacherError(
                 f"{where} has words that PocketSphinx cannot say: {', '.join(unknown)}",
+                code="grammar-broken",
                 why="they are not in its pronouncing dictionary",
                 fix="choose other words, or give teacher.dictionary",
             )

@@ -103,6 +103,7 @@ class SherpaTeacher:
         except (RuntimeError, ValueError) as error:
             raise TeacherError(
                 f"`{options.model}` cannot be loaded by sherpa-onnx",
+                code="teacher-not-loaded",
                 why=first_line(error),
                 fix="look at `teacher.kind` and `teacher.provider`",
             ) from None
@@ -170,6 +171,7 @@ def _file(folder: Path, name: str, int8: bool) -> Path:
     if len(exact or candidates) != 1:
         raise ConfigError(
             f"which file in `{folder}` is the {name}?",
+            code="teacher-not-loaded",
             why=f"{len(candidates)} files are called `*{name}*{'.int8' if int8 else ''}.onnx`",
             fix=f"call one of them `{name}{'.int8' if int8 else ''}.onnx`, or set `teacher.kind` and `teacher.int8`",
         )

@@ -35,6 +35,7 @@ class StudentOptions(Section):
         if self.decode.tune:
             raise ConfigError(
                 "`teacher.decode.tune` has no use",
+                code="option-unused",
                 why="weights are tuned where a student is judged, by texts that labels may not depend on",
                 fix="set `teacher.decode.lm_weight` and `teacher.decode.word_bonus`",
             )

@@ -116,6 +116,7 @@ class VllmOptions(Section):
         for name in (name for name in engine if name in reasons):  # the value may be a key: it is not repeated
             raise ConfigError(
                 f"`teacher.engine` cannot have this `{name}`",
+                code="option-conflict",
                 why=reasons[name],
                 fix=f"set `teacher.{name}`" if name in cls.model_fields else "take it away",
             )
@@ -150,6 +151,7 @@ class VllmTeacher:
         except ImportError as error:
             raise TeacherError(
                 "the teacher `vllm` is not installed",
+                code="missing-package",
                 why=str(error),
                 fix="pip install 'voxstill[vllm]', on every machine that labels",
             ) from None
@@ -179,6 +181,7 @@ class VllmTeacher:
             self.close()
             raise TeacherError(
                 f"vLLM cannot load `{o.model}`",
+                code="teacher-not-loaded",
                 why=" ".join(f"{type(error).__name__}: {error}".split())[:500],
                 fix="see what vLLM wrote (`--set engine.name=inline` shows it); check teacher.model and the memory",
             ) from error
@@ -245,12 +248,14 @@ class VllmTeacher:
             if self._is_english and self.options.language not in (None, MANIFEST, ENGLISH):
                 raise ConfigError(
                     f"`teacher.language` is `{self.options.language}`",
+                    code="language-unknown",
                     why=f"`{self.options.model}` knows English alone",
                     fix="take a model of several languages, or `teacher.language` away",
                 )
         elif self.options.prompt is None:
             raise TeacherError(
                 "`teacher.prompt` is not set",
+                code="option-missing",
                 why=f"`{self.options.model}` is no recogniser: it has to be told what to do with the audio",
                 fix="give the whole prompt, with the template of its chat and the mark of the audio",
             )
@@ -368,6 +373,7 @@ def _check_known(names: Iterable[str], known: Sequence[str]) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             raise ConfigError(
                 f"`teacher.engine` has `{name}`",
+                code="unknown-option",
                 why="the engine of the installed vLLM has no such option",
                 fix=f"did you mean `{near[0]}`?" if near else "take it away; `vllm serve --help=all` lists them",
             )

@@ -94,7 +94,9 @@ class Grammar:
         try:
             return _minimal(_Automaton(self))
         except RecursionError:
-            raise DataError("the grammar cannot be used", why="its rules are nested too deeply") from None
+            raise DataError(
+                "the grammar cannot be used", code="grammar-broken", why="its rules are nested too deeply"
+            ) from None
 
     def jsgf(self) -> str:
         """Write the grammar as JSGF that `jsgf.parse` reads back to an equal one."""
@@ -107,6 +109,7 @@ class Grammar:
         if depth > MAX_DEPTH:
             raise DataError(
                 f"the grammar `{self.name}` never ends",
+                code="grammar-broken",
                 why="a rule calls itself in each of its sentences",
                 fix="give it an alternative that does not",
             )
@@ -181,6 +184,7 @@ class _Automaton:
         if self.num_states == MAX_STATES:
             raise DataError(
                 f"the grammar `{self.grammar.name}` is too large",
+                code="grammar-broken",
                 why=f"with each rule where it is used it has more than {MAX_STATES:,} places between words",
                 fix="use rules less often, or loops: (<digit>)+",
             )
@@ -288,4 +292,9 @@ def _write(part: Expansion) -> str:
 
 def wrong(line: int, why: str) -> DataError:
     """The error of a mistake in a line of a JSGF text."""
-    return DataError(f"the grammar is wrong in line {line}", why=why, fix="correct the line; see examples/digits.jsgf")
+    return DataError(
+        f"the grammar is wrong in line {line}",
+        code="grammar-broken",
+        why=why,
+        fix="correct the line; see examples/digits.jsgf",
+    )

@@ -44,7 +44,7 @@ def of_bytes(data: bytes, uri: str) -> Grammar:
         why, fix = "it is not UTF-8", "give a JSGF file; see examples/digits.jsgf"
     except DataError as error:
         why, fix = f"{error.what}: {error.why}", error.fix
-    raise DataError(f"the grammar `{redact_uri(uri)}` cannot be used", why=why, fix=fix)
+    raise DataError(f"the grammar `{redact_uri(uri)}` cannot be used", code="grammar-broken", why=why, fix=fix)
 
 
 def parse(text: str) -> Grammar:
@@ -52,7 +52,9 @@ def parse(text: str) -> Grammar:
     try:
         return _Parser(text).grammar()
     except RecursionError:
-        raise DataError("the grammar cannot be used", why="its brackets are nested too deeply") from None
+        raise DataError(
+            "the grammar cannot be used", code="grammar-broken", why="its brackets are nested too deeply"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

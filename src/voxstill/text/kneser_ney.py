@@ -41,7 +41,12 @@ def arpa(sentences: Iterable[str], order: int) -> Iterator[str]:
     texts = [[word for word in sentence.split() if word not in marks] for sentence in sentences]
     names = [*marks, *sorted({word for words in texts for word in words})]
     if len(names) == len(marks):
-        raise DataError("there are no words to count", why="every text is empty", fix="give texts with words in them")
+        raise DataError(
+            "there are no words to count",
+            code="no-words",
+            why="every text is empty",
+            fix="give texts with words in them",
+        )
     ids = {name: id_ for id_, name in enumerate(names)}
     ids_T = np.array([ids[word] for words in texts if words for word in (START, *words, END)])
     orders = _count_ngrams(ids_T, len(names), order)

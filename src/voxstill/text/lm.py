@@ -156,6 +156,7 @@ def check(uri: str) -> None:
 def _no_model(uri: str, why: str) -> DataError:
     return DataError(
         f"`{redact_uri(uri)}` is no language model in ARPA format",
+        code="unreadable-file",
         why=why,
         fix="make one with `voxstill train-lm`, SRILM or `lmplz`; kenlm's binary files cannot be read",
     )

@@ -71,7 +71,9 @@ def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
         return _whisper(_primary_subtag(language) or "en", spellings)
     if name not in NORMALIZERS:
         raise ConfigError(
-            f"there is no normalizer `{name}`", fix=f"take one of {', '.join([*NORMALIZERS, WHISPER])}, whisper:FILE"
+            f"there is no normalizer `{name}`",
+            code="unknown-name",
+            fix=f"take one of {', '.join([*NORMALIZERS, WHISPER])}, whisper:FILE",
         )
     return NORMALIZERS[name]
 
@@ -181,7 +183,10 @@ def _spellings(uri: str) -> dict[str, str]:
     is_of_words = isinstance(spellings, dict) and all(isinstance(word, str) for word in spellings.values())
     if spellings is None or not is_of_words:
         raise ConfigError(
-            f"`{redact_uri(uri)}` holds no spellings", why=why, fix="name the `normalizer.json` of a Whisper checkpoint"
+            f"`{redact_uri(uri)}` holds no spellings",
+            code="unreadable-file",
+            why=why,
+            fix="name the `normalizer.json` of a Whisper checkpoint",
         )
     return spellings
 

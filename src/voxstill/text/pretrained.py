@@ -38,13 +38,16 @@ class WhisperTokenizer:
         if language is None and vocab_size >= LANGUAGES_FROM:
             raise ConfigError(
                 "`student.language` is not set",
+                code="option-missing",
                 why=f"`{checkpoint}` knows many languages and has to be told which one it hears",
                 fix="set `student.language`, to `en` for example",
             )
         try:
             tokenizer.set_prefix_tokens(language, "transcribe" if language else None, False)
         except ValueError as error:
-            raise ConfigError(f"`student.language` is `{language}`", why=str(error), fix="name another") from None
+            raise ConfigError(
+                f"`student.language` is `{language}`", code="language-unknown", why=str(error), fix="name another"
+            ) from None
         except Exception as error:  # that of another model knows no such tokens
             raise _no_whisper(checkpoint, error) from None
         self._tokenizer: Any = tokenizer
@@ -82,6 +85,7 @@ class WhisperTokenizer:
 def _no_whisper(checkpoint: str, error: Exception) -> DataError:
     return DataError(
         f"`{checkpoint}` holds no Whisper tokenizer",
+        code="no-model",
         why=first_line(error),
         fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
     )
@@ -102,6 +106,7 @@ class CheckpointVocabulary(PieceVocabulary):
         except Exception as error:  # any, of files that others have written
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
+                code="no-model",
                 why=first_line(error),
                 fix="give a folder with the tokenizer that the model was trained with",
             ) from None

@@ -99,6 +99,7 @@ def read_uem(uri: str) -> list[ScoredRegion]:
         if same_channel and later.start_us < earlier.end_us:
             raise DataError(
                 f"`{redact_uri(uri)}` has stretches of `{later.session}` that overlap",
+                code="bad-line",
                 why=f"one ends at {earlier.end_us / 1e6} s, another starts at {later.start_us / 1e6} s",
                 fix="make them one",
             )
@@ -114,4 +115,4 @@ def microseconds(seconds: str, uri: str, number: int) -> int:
 
 
 def _bad(uri: str, number: int, why: str) -> DataError:
-    return DataError(f"{redact_uri(uri)}:{number} cannot be read", why=why, fix="correct the line")
+    return DataError(f"{redact_uri(uri)}:{number} cannot be read", code="bad-line", why=why, fix="correct the line")

@@ -170,6 +170,7 @@ class Vocabulary:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"`{folder}` holds no student's vocabulary",
+                code="no-model",
                 why=f"tokenizer.json: {error}",
                 fix="give the `model` folder of an experiment, or the experiment folder itself",
             ) from None
@@ -196,7 +197,10 @@ def from_checkpoint(checkpoint: str) -> Vocabulary:
             AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=False).save_pretrained(folder)
         except Exception as error:  # any, of a file that others have written
             raise DataError(
-                f"`{checkpoint}` has no vocabulary", why=first_line(error), fix="set other `student.units`"
+                f"`{checkpoint}` has no vocabulary",
+                code="no-model",
+                why=first_line(error),
+                fix="set other `student.units`",
             ) from None
         return Vocabulary.load(Path(folder))
 
@@ -217,6 +221,7 @@ def train(
     if not words:
         raise DataError(
             "there is no text to make a vocabulary from",
+            code="no-words",
             why="every label of the training split is empty",
             fix="look at the labels: voxstill filter WORK --json",
         )

@@ -43,7 +43,7 @@ def read(uri: str, form: str | None = None) -> list[TranscriptSegment]:
     """
     name = form or form_of(uri)
     if name not in FORMS:
-        raise ConfigError(f"there is no form `{name}`", fix=f"take one of {', '.join(FORMS)}")
+        raise ConfigError(f"there is no form `{name}`", code="unknown-name", fix=f"take one of {', '.join(FORMS)}")
     return list(FORMS[name](read_text(uri), redact_uri(uri)))
 
 
@@ -72,14 +72,20 @@ def read_text(uri: str) -> str:
         return read_uri(uri).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"`{redact_uri(uri)}` is not UTF-8", why=str(error), fix="convert it, with `iconv` perhaps"
+            f"`{redact_uri(uri)}` is not UTF-8",
+            code="unreadable-file",
+            why=str(error),
+            fix="convert it, with `iconv` perhaps",
         ) from None
 
 
 def bad_line(address: str, number: int, why: str) -> DataError:
     """The error of a malformed line."""
     return DataError(
-        f"{address}:{number} cannot be read", why=why, fix="correct the line, or name its form with `--form`"
+        f"{address}:{number} cannot be read",
+        code="bad-line",
+        why=why,
+        fix="correct the line, or name its form with `--form`",
     )
 
 
@@ -235,6 +241,7 @@ def _seglst(text: str, address: str) -> Iterator[TranscriptSegment]:
         if not isinstance(row, dict) or not {"session_id", "speaker", "words"} <= row.keys():
             raise DataError(
                 f"segment {number} of {address} has no `session_id`, `speaker` and `words`",
+                code="field-missing",
                 why="meetings are compared by session, speaker by speaker",
                 fix="add them; segments of meeteval (SegLST) have all three",
             )

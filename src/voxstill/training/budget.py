@@ -62,12 +62,14 @@ def check_schedule(cfg: Train) -> None:
     if all(limit is None for limit in (cfg.steps, cfg.epochs, cfg.max_minutes)):
         raise ConfigError(
             "the training has no end",
+            code="option-missing",
             why="none of `train.steps`, `train.epochs` and `train.max_minutes` is set",
             fix="set one of them",
         )
     if cfg.seed_mode == "debug" and cfg.max_minutes is not None:
         raise ConfigError(
             "`train.seed_mode: debug` cannot follow a clock",
+            code="option-conflict",
             why="`train.max_minutes` makes the schedule depend on the speed of the machine",
             fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
         )
@@ -76,6 +78,7 @@ def check_schedule(cfg: Train) -> None:
         factor = "" if cfg.lr_factor == 1 else f" times `train.lr_factor: {cfg.lr_factor:g}`"
         raise ConfigError(
             f"`train.weight_decay: {cfg.weight_decay:g}` leaves nothing of a weight",
+            code="option-conflict",
             why=f"each step takes away its product with `train.lr: {cfg.lr:g}`{factor}, as a share: 1 or more",
             fix="set one of them lower; 0.002 and 0.01 are the defaults",
         )

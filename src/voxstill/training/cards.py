@@ -64,6 +64,7 @@ def find(name: str) -> Card:
             return card
     raise ConfigError(
         f"`{name}` is no accelerator that is known here",
+        code="unknown-name",
         why=f"known are {', '.join(CARDS)}",
         fix="name the one of them that has as much memory",
     )

@@ -32,6 +32,7 @@ def base_folder(base: str) -> Path:
     if not list(folder.glob("*.safetensors")):
         raise ConfigError(
             f"`{base}` has no weights to compare with",
+            code="changed-weights",
             why="there is no file *.safetensors in it",
             fix="give the checkpoint that the student began with, saved as safetensors",
         )
@@ -64,7 +65,12 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
     student began with.
     """
     for name, reason in loading.sum_faults(copy).items():
-        raise DataError(f"`{copy / name}` is broken", why=reason, fix="restore it from where it was copied")
+        raise DataError(
+            f"`{copy / name}` is broken",
+            code="checkpoint-broken",
+            why=reason,
+            fix="restore it from where it was copied",
+        )
     try:
         with safe_open(copy / NAME, "pt") as file:
             about = file.metadata() or {}
@@ -73,6 +79,7 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(
             f"`{copy}` holds no copy of changed weights",
+            code="changed-weights",
             why=first_line(error),
             fix=f"give a folder with {NAME}, which `train.export_changes` writes",
         ) from None
@@ -80,6 +87,7 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
     if (actual := checkpoints.weights_digest(str(folder))) != digest:
         raise DataError(
             f"`{base}` is not the base of `{copy}`",
+            code="changed-weights",
             why=f"the SHA-256 of its weights is {actual}, and the student began with {digest}",
             fix="give the base as it was then",
         )

@@ -29,6 +29,7 @@ def check(cfg: Config) -> None:
         source = "`train.devices` is" if ranks is None else f"{ranks.launcher} has started"
         raise ConfigError(
             f"`plan.batches_per_step` is {cfg.plan.batches_per_step} and {source} {num}",
+            code="ranks-mismatch",
             why="the batches of a step are shared out evenly between the devices",
             fix=f"set `plan.batches_per_step` to a multiple of {num}",
         )
@@ -40,6 +41,7 @@ def _check_student(cfg: Config) -> None:
         if needs and cfg.student.checkpoint is None:
             raise ConfigError(
                 f"`student.{option}: {getattr(cfg.student, option)}` has no checkpoint to start from",
+                code="option-unused",
                 why="`student.checkpoint` is not set",
                 fix=f"set it, or another `student.{option}`",
             )
@@ -47,24 +49,28 @@ def _check_student(cfg: Config) -> None:
     for option in (option for option, num in layers.items() if num is not None and cfg.student.kind != "seq2seq"):
         raise ConfigError(
             f"`student.{option}` has no use",
+            code="option-unused",
             why="only a Whisper (`student.kind: seq2seq`) can be made of some of the layers of its checkpoint",
             fix="leave it out, or start from a smaller checkpoint",
         )
     if cfg.train.class_weights and cfg.student.task == "recognition":
         raise ConfigError(
             "`train.class_weights` has no use",
+            code="option-unused",
             why="`student.task: recognition` learns words, no classes",
             fix="leave it out; `train.dataset_weights` and `train.dialect_weights` weigh utterances",
         )
     if cfg.student.freeze_layers and cfg.student.checkpoint is None:
         raise ConfigError(
             f"`student.freeze_layers: {cfg.student.freeze_layers:g}` has no checkpoint to keep",
+            code="option-unused",
             why="the layers of a new student have learnt nothing, and would never",
             fix="set `student.checkpoint`, or `student.freeze_layers: 0`, also beside `train.preset`",
         )
     if cfg.train.unfreeze_share and not cfg.student.freeze_layers:
         raise ConfigError(
             f"`train.unfreeze_share: {cfg.train.unfreeze_share:g}` has nothing to unfreeze",
+            code="option-unused",
             why="`student.freeze_layers` is 0: no layer is frozen",
             fix="set `student.freeze_layers` to a share of the layers, or leave `train.unfreeze_share` out",
         )
@@ -75,25 +81,31 @@ def _check_decoding(cfg: Config) -> None:
     if cfg.decode.tune and cfg.student.kind in ("rnnt", "tdt"):
         raise ConfigError(
             "`decode.tune` has no use",
+            code="option-unused",
             why=f"`student.kind: {cfg.student.kind}`: weights are tuned for CTC students",
             fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
         )
     for name in cfg.decode.ctc_only if cfg.student.kind in ("rnnt", "tdt") else ():
         raise ConfigError(
             f"`decode.{name}` has no use",
+            code="option-unused",
             why=f"`student.kind: {cfg.student.kind}`, and that is for CTC students",
             fix="leave it out, or set `student.kind: ctc`",
         )
     if cfg.decode.chunk_ms is not None and cfg.student.checkpoint is None and not cfg.student.streaming:
         raise ConfigError(
             "`decode.chunk_ms` has no use",
+            code="option-unused",
             why="the student hears an utterance as a whole",
             fix="leave it out, or set `student.streaming: true` and `student.kind: rnnt`",
         )
     helped = {"the section `decode`": cfg.decode != Decode(), "`evaluate.lm_order`": cfg.evaluate.lm_order is not None}
     for name in (name for name, is_set in helped.items() if is_set and cfg.student.kind == "seq2seq"):
         raise ConfigError(
-            f"{name} has no use", why="a `seq2seq` student writes its texts by itself", fix="leave it out"
+            f"{name} has no use",
+            code="option-unused",
+            why="a `seq2seq` student writes its texts by itself",
+            fix="leave it out",
         )
     if cfg.decode.lm is not None:
         from voxstill.text import lm  # compiled code: training does without
@@ -109,12 +121,14 @@ def _check_distillation(cfg: Config) -> None:
     if distill.checkpoint is not None and cfg.student.task != "recognition":
         raise ConfigError(
             "`train.distill` has no use",
+            code="option-unused",
             why=f"`student.task: {cfg.student.task}` learns no words",
             fix="leave it out",
         )
     if distill.checkpoint is not None and not distill.weight and not distill.layers:
         raise ConfigError(
             "`train.distill` has no use",
+            code="option-unused",
             why="`train.distill.weight` is 0, and `train.distill.layers` names no layers",
             fix="set one of them, or leave `train.distill` out",
         )
@@ -126,6 +140,7 @@ def _check_exports(cfg: Config) -> None:
         if cfg.student.checkpoint is None:
             raise ConfigError(
                 "`train.export_changes` has nothing to compare with",
+                code="option-unused",
                 why="`student.checkpoint` is not set: all weights of a new student are changed ones",
                 fix="leave it out, or start from a checkpoint",
             )

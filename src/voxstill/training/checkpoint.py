@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from voxstill.core.atomic import atomic_file, atomic_folder, remove
 from voxstill.core.config import Train
-from voxstill.core.errors import StorageError, TrainingError
+from voxstill.core.errors import StorageError, TrainingError, system_code
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
 from voxstill.training import parallel
@@ -100,6 +100,7 @@ def newest(run: RunDir) -> Path | None:
     if is_passed_over:
         raise TrainingError(
             f"no checkpoint in `{run.checkpoints}` is whole",
+            code="checkpoint-broken",
             why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to none",
             fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, and it begins at step 0",
         )
@@ -253,7 +254,10 @@ def as_storage_error(path: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise StorageError(
-            f"cannot write `{path}`", why=str(error), fix="check the rights and the free space, and run again"
+            f"cannot write `{path}`",
+            code=system_code(error),
+            why=str(error),
+            fix="check the rights and the free space, and run again",
         ) from None
 
 
@@ -284,6 +288,7 @@ def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
     except RuntimeError as error:
         raise TrainingError(
             "the weights of the checkpoint do not fit the student",
+            code="checkpoint-other-model",
             why=" ".join(str(error).split())[:300],
             fix="go on with the version of voxstill and the `train.distill.layers` that began the training, or move "
             "the folder away to begin anew",

@@ -27,13 +27,17 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
         from ray.train.torch import TorchTrainer
     except ImportError as error:
         raise ConfigError(
-            "Ray Train cannot be imported", why=str(error).splitlines()[0], fix="pip install 'voxstill[ray-train]'"
+            "Ray Train cannot be imported",
+            code="missing-package",
+            why=str(error).splitlines()[0],
+            fix="pip install 'voxstill[ray-train]'",
         ) from None
     resources = ray.cluster_resources()
     kind = "GPU" if resources.get("GPU") else "CPU"
     if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them for ever
         raise ConfigError(
             f"the training wants {num} {kind}s, and the Ray cluster has {there}",
+            code="too-few-resources",
             why="each rank has one for itself",
             fix="lower `train.devices`, or add machines to the cluster",
         )
@@ -63,6 +67,7 @@ def _rank_error(failures: dict[int, Exception]) -> VoxstillError:
     rank, cause = next(iter(causes.items()))
     return TrainingError(
         f"a process of the training, rank {rank}, has ended",
+        code="rank-ended",
         why=(str(cause).strip() or type(cause).__name__).splitlines()[-1],
         fix="`train.log` says what it did last; the same command goes on from the last checkpoint",
     )

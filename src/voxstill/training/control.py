@@ -51,6 +51,7 @@ def checked(options: Mapping[str, object]) -> Options:
         if section == "train" and not isinstance(values, Mapping):
             raise ConfigError(
                 "what is asked for cannot be understood",
+                code="change-refused",
                 why="`train` has no options by their names",
                 fix="withdraw it: voxstill control EXP --clear",
             )
@@ -68,7 +69,9 @@ def _fixed(name: str) -> ConfigError:
     else:
         fix = "leave it out; a new training can have it"
     can = ", ".join(f"`train.{other}`" for other in CHANGEABLE)
-    return ConfigError(f"a running training cannot change `{name}`", why=f"it takes {can}", fix=fix)
+    return ConfigError(
+        f"a running training cannot change `{name}`", code="change-refused", why=f"it takes {can}", fix=fix
+    )
 
 
 def apply(options: Mapping[str, object], started: Config) -> Config:

@@ -148,6 +148,7 @@ def _too_large(
     fixes.append("take a smaller `student.size`, or model to start from")
     return TrainingError(
         f"the training needs {gib(int(footprint.least(shapes)[0]))} of memory, and {where} has {gib(limit_bytes)}",
+        code="out-of-memory",
         why=f"its largest batch has {num} utterances of up to {longest_s:.1f} s; {parts}",
         fix="; or ".join(fixes),
     )

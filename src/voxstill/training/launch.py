@@ -184,6 +184,7 @@ def _must_see(run: RunDir) -> None:
     if not run.path.is_dir():
         raise ConfigError(
             f"`{run.path}` is not there on {platform.node()}",
+            code="folder-not-shared",
             why="all machines of a training write into one experiment folder",
             fix="set `train.root` to a folder that all of them see; `work` must be seen by all, too",
         )

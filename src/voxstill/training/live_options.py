@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from voxstill.core import config, process, world
 from voxstill.core.config import Config, Train
-from voxstill.core.errors import ConfigError, StorageError, VoxstillError
+from voxstill.core.errors import ConfigError, StorageError, VoxstillError, system_code
 from voxstill.core.monitor import log
 from voxstill.storage.control import Poller, Request
 from voxstill.storage.rundir import RunDir
@@ -151,7 +151,11 @@ class LiveOptions:
             segment = Segment(state.step, control.changes(self.cfg, cfg), at, state.seconds)
             segments.note_request(self._run, segment)
         except (VoxstillError, OSError) as error:
-            refusal = error if isinstance(error, VoxstillError) else StorageError("it cannot be noted", why=str(error))
+            refusal = (
+                error
+                if isinstance(error, VoxstillError)
+                else StorageError("it cannot be noted", code=system_code(error), why=str(error))
+            )
             self._poller.refuse(at, refusal)
             return None
         self._answered = segment
@@ -173,6 +177,7 @@ def _check_workers(cfg: Config, started: int) -> None:
     if cfg.train.loader_workers > most:
         raise ConfigError(
             f"`train.loader_workers` cannot be {cfg.train.loader_workers:,} while it trains",
+            code="change-refused",
             why=f"the machine has {world.num_cores()} cores, and at most {MOST_WORKERS_PER_CORE} for each are started",
             fix=f"ask for {most} or fewer",
         )
@@ -183,6 +188,7 @@ def _check_end(budget: Budget, cfg: Train, state: State) -> None:
     if is_over or budget.changed(cfg, state.step, state.seconds).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
             "the training is over" if is_over else "the training would be over already",
+            code="training-over",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.1f} minutes",
             fix="go on with it by `voxstill train CONFIG --continue EXP`"
             if is_over

@@ -156,6 +156,7 @@ class _Trainer:
         if state.skipped and state.skipped == state.step:
             raise TrainingError(
                 "the training has taken no step",
+                code="loss-not-finite",
                 why=f"the loss or its gradient was not finite in all {state.step}",
                 fix=self._advice(is_loss_finite=False),
             )

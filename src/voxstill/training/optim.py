@@ -46,6 +46,7 @@ def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:
     if not matrices:
         raise ConfigError(
             "`train.optimizer: muon` has nothing to learn",
+            code="option-unused",
             why=f"{type(model).__name__} has no layers with weight matrices",
             fix="set `train.optimizer: adamw`",
         )

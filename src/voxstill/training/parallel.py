@@ -52,7 +52,8 @@ def record_rank_error(run: RunDir, fabric: Fabric) -> Iterator[None]:
         yield
     except VoxstillError as error:
         if fabric.world_size > 1:
-            about = {"kind": type(error).__name__, "what": error.what, "why": error.why, "fix": error.fix}
+            kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+            about = {"kind": kind, **error.to_dict()}
             run.ranks.mkdir(parents=True, exist_ok=True)
             draft = run.ranks / f".error-{fabric.global_rank}"
             draft.write_text(json.dumps(about))
@@ -79,9 +80,10 @@ def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 about = json.loads((run.ranks / "error").read_text())
                 kind: type[VoxstillError] = getattr(errors, about.pop("kind"))
-                raise kind(about.pop("what"), **about) from None
+                raise kind(**about) from None
             raise TrainingError(
                 f"a process of the training, rank {error.error_index}, has ended",
+                code="rank-ended",
                 why=str(error).strip().splitlines()[-1],
                 fix=f"`{run.log}` says what it did last; the same command goes on from the last checkpoint",
             ) from error
@@ -103,6 +105,7 @@ def with_ranks(ranks: Ranks, cfg: Config) -> Config:
     if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_local:
         raise ConfigError(
             f"`train.devices` is {cfg.train.devices}",
+            code="ranks-mismatch",
             why=f"{ranks.launcher} has started {ranks.num_local} processes on this machine",
             fix=f"leave `train.devices` out: {ranks.launcher} decides",
         )
@@ -156,6 +159,7 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     if on_gpu and cfg.devices > torch.cuda.device_count():
         raise TrainingError(
             f"{cfg.devices} processes are to train on this machine",
+            code="too-few-resources",
             why=f"each sees {torch.cuda.device_count()} GPUs",
             fix="start fewer (`train.devices`), or let each process see all GPUs of its machine",
         )
@@ -219,6 +223,7 @@ def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
         if fabric.device.type != "cuda":
             raise ConfigError(
                 "`train.sync_batchnorm` needs GPUs",
+                code="option-conflict",
                 why=f"{fabric.world_size} processes train on the CPU, and torch counts over ranks on CUDA alone",
                 fix="set `train.sync_batchnorm: false`, or `train.devices: 1`",
             )
@@ -227,6 +232,7 @@ def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
         if getattr(fabric.strategy.precision, "scaler", None) is not None:
             raise TrainingError(
                 f"a student of {cfg.shard_above:g} million parameters or more cannot be sharded in fp16",
+                code="option-conflict",
                 why="each rank would scale its part of the gradients by itself",
                 fix="set `train.precision: bf16` or `fp32`, or raise `train.shard_above`",
             )

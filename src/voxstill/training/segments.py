@@ -69,12 +69,14 @@ def begin(
     if not run.config.is_file():
         raise ConfigError(
             f"`{run.path}` is no experiment",
+            code="no-experiment",
             why="there is no config.yaml in it",
             fix="name a folder below `train.root`",
         )
     if not experiment.is_trained_on(run, cfg, shards):
         raise ConfigError(
             f"`{run.path}` was trained on other shards",
+            code="cannot-continue",
             why="the steps that it has made are of another corpus",
             fix="leave out `--continue`: a new experiment begins, with this one's `model/` as `student.checkpoint`",
         )
@@ -82,6 +84,7 @@ def begin(
     if (command == "pretrain") != ("pretrain" in settings):
         raise ConfigError(
             f"`{run.path}` cannot go on here",
+            code="cannot-continue",
             why=f"`voxstill {command}` began it",
             fix=f"run: voxstill {command} CONFIG --continue {run.path}",
         )
@@ -92,6 +95,7 @@ def begin(
     if fixed:
         raise ConfigError(
             f"`{run.path}` cannot go on with another `{fixed[0]}`",
+            code="cannot-continue",
             why=f"it is {changed[fixed[0]][0]} there, and {changed[fixed[0]][1]} here",
             fix="leave out `--continue`: a new experiment begins",
         )
@@ -100,6 +104,7 @@ def begin(
     if Budget.of(cfg.train, _NO_EPOCH_ENDS).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
             f"`{run.path}` has nothing left to do",
+            code="training-over",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.0f} minutes",
             fix="raise `train.steps`, `train.epochs` or `train.max_minutes`",
         )
@@ -144,6 +149,7 @@ def of(run: RunDir) -> list[Segment]:
     except pydantic.ValidationError as error:
         raise TrainingError(
             f"`{run.environment}` is broken",
+            code="checkpoint-broken",
             why=f"`segments`: {error.errors()[0]['msg']}",
             fix="restore it from a copy; without it nobody knows with which options the training went on",
         ) from None
@@ -188,6 +194,7 @@ def _state(run: RunDir, start: Path | None) -> state_file.State:
         if faults := state_file.faults(start):
             raise TrainingError(
                 f"the checkpoint `{start}` is broken",
+                code="checkpoint-broken",
                 why="; ".join(f"`{name}`: {reason}" for name, reason in faults.items()),
                 fix="name another one, or the experiment to go on from the newest whole one",
             )
@@ -196,6 +203,7 @@ def _state(run: RunDir, start: Path | None) -> state_file.State:
     if newest is None:
         raise ConfigError(
             f"`{run.path}` has no checkpoint to go on from",
+            code="cannot-continue",
             why="it was stopped before its first",
             fix="leave out `--continue`: a new experiment begins",
         )

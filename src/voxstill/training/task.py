@@ -61,6 +61,7 @@ class StepContext:
         if unit not in counts:
             raise TrainingError(
                 f"a loss cannot be counted by `{unit}`",
+                code="plugin-broken",
                 why=f"a plan counts {', '.join(counts)}",
                 fix="name one of them as the `unit` of the task",
             )
@@ -144,6 +145,7 @@ def minimised(task: Task, figures: Mapping[str, float]) -> float:
     if not figures:
         raise TrainingError(
             "the dev split was judged without a figure",
+            code="plugin-broken",
             why=f"`{type(task).__name__}.validate` returned an empty dictionary",
             fix="return the figure to minimise first, or None where there is nothing to judge by",
         )

@@ -32,9 +32,13 @@ def check(target: str) -> None:
         validate_repo_id(name)
     except HFValidationError as error:
         fix = f"give `{HUB}OWNER/NAME`"
-        raise StorageError(f"`{target}` is no repository of the Hub", why=str(error), fix=fix) from None
+        raise StorageError(
+            f"`{target}` is no repository of the Hub", code="hub-upload", why=str(error), fix=fix
+        ) from None
     if get_token() is None:
-        raise StorageError(f"cannot write to `{target}`", why="nobody is logged in to the Hub here", fix=_LOGIN)
+        raise StorageError(
+            f"cannot write to `{target}`", code="hub-upload", why="nobody is logged in to the Hub here", fix=_LOGIN
+        )
 
 
 def upload(run: RunDir, target: str) -> None:
@@ -109,6 +113,8 @@ def commit(model: Path, target: str, files: Mapping[str, Path | bytes]) -> str:
         cause = error.__cause__ or error
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         fix = f"{_LOGIN}; then the same command brings it there"
-        raise StorageError(f"the model of `{model}` is not at `{target}`", why=why, fix=fix) from error
+        raise StorageError(
+            f"the model of `{model}` is not at `{target}`", code="hub-upload", why=why, fix=fix
+        ) from error
     log.info("%d files are at %s", len(files), target)
     return url

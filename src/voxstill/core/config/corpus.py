@@ -45,6 +45,7 @@ class Source(Section):
             if self.split is not None and getattr(self, name):
                 raise ConfigError(
                     f"`source.split` is `{self.split}` and `source.{name}` is set",
+                    code="option-conflict",
                     why="everything in the source belongs to that split, the speakers that are named too",
                     fix="leave one of them out, or make two sources of it",
                 )
@@ -101,6 +102,7 @@ class Segment(Section):
         if self.target_ms is not None and self.target_ms > self.max_ms:
             raise ConfigError(
                 f"`segment.target_ms` is {self.target_ms}",
+                code="option-conflict",
                 why=f"no utterance is longer than `segment.max_ms`, which is {self.max_ms}",
                 fix="make it at most `segment.max_ms`",
             )
@@ -166,6 +168,7 @@ class Shard(Section):
         if self.max_ms is not None and self.format == "in_place":
             raise ConfigError(
                 f"`shard.max_ms` is {self.max_ms}",
+                code="option-conflict",
                 why="`shard.format: in_place` leaves the audio as it is in the tars of the source",
                 fix="leave `shard.max_ms` out, or set `shard.format: flac`",
             )

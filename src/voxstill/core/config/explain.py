@@ -137,6 +137,7 @@ def both_names(name: str, former: Sequence[str]) -> ConfigError:
     """The error for an option that is set by its name and by a former name too."""
     return ConfigError(
         f"`{name}` is set twice, once by its former name",
+        code="option-conflict",
         why=f"{' and '.join(f'`{other}`' for other in former)} was renamed to `{name}`",
         fix=f"keep `{name}` alone",
     )
@@ -158,6 +159,7 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     if first["type"] == "extra_forbidden":
         return ConfigError(
             f"there is no option `{dotted}`{more}",
+            code="unknown-option",
             why="an unknown key would be ignored silently",
             fix=suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",
         )
@@ -167,6 +169,7 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     if first["type"] == "missing":
         return ConfigError(
             f"option `{dotted}` is not set{more}",
+            code="option-missing",
             why=explained.meaning if explained else "it has no default",
             fix=f"add it; see {explain}",
         )
@@ -176,6 +179,7 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     if explained is None:
         return ConfigError(
             f"`{dotted}` is not a section of options{more}",
+            code="config-unreadable",
             why=f"it is {value!r}",
             fix=f"write it as a mapping; see {explain}",
         )
@@ -189,7 +193,7 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
         near = difflib.get_close_matches(value, explained.type.split(" | "), n=1)
         fix = f"did you mean `{near[0]}`? {fix}" if near else fix
     why = str(first["msg"]).removeprefix("Value error, ")  # which pydantic puts before words of ours
-    return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", why=why, fix=fix)
+    return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", code="option-value", why=why, fix=fix)
 
 
 def _location(problem: ErrorDetails) -> list[str]:

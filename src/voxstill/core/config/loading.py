@@ -69,13 +69,17 @@ def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) ->
         if not isinstance(override, str):
             raise ConfigError(
                 f"{override!r} is not an override",
+                code="config-unreadable",
                 why=f"it is a {type(override).__name__}",
                 fix='write "section.key=value", one text for each',
             )
         dotted, equals, text = override.partition("=")
         if not equals or not dotted.strip():
             raise ConfigError(
-                f"`--set {override}` is not an override", why="it has no `=`", fix="write --set section.key=value"
+                f"`--set {override}` is not an override",
+                code="config-unreadable",
+                why="it has no `=`",
+                fix="write --set section.key=value",
             )
         value = _scalar(text, f"--set {override}")
         _set_current(options, dotted.strip(), value, f"--set {override}", spellings)
@@ -161,6 +165,7 @@ def _set(tree: dict[str, object], dotted: str, value: object, where: str) -> Non
         if not isinstance(below, dict):
             raise ConfigError(
                 f"`{where}` goes below `{section}`, which is not a section",
+                code="config-unreadable",
                 why=f"`{section}` is {below!r}",
                 fix=f"set `{section}` as a whole" if isinstance(below, list) else "see voxstill explain",
             )
@@ -235,16 +240,21 @@ def _read_yaml(path: str) -> dict[str, object]:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             why = f"it is longer than {_MAX_BYTES >> 20} MiB"
-            raise ConfigError(f"configuration `{path}` is not read", why=why, fix="check the path")
+            raise ConfigError(
+                f"configuration `{path}` is not read", code="config-unreadable", why=why, fix="check the path"
+            )
         text = data.decode("utf-8")
     except OSError as error:
         raise ConfigError(
             f"configuration `{path}` cannot be read",
+            code="config-unreadable",
             why=error.strerror or str(error),
             fix=f"check the path, or write a new one: voxstill init > {path}",
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"configuration `{path}` is not text", why=str(error), fix="save it as UTF-8") from None
+        raise ConfigError(
+            f"configuration `{path}` is not text", code="config-unreadable", why=str(error), fix="save it as UTF-8"
+        ) from None
     try:
         tree = _parse(text)
     except YAMLError as error:
@@ -252,15 +262,22 @@ def _read_yaml(path: str) -> dict[str, object]:
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(
-            f"configuration `{path}` is not YAML{where}", why=str(why), fix="compare with the output of: voxstill init"
+            f"configuration `{path}` is not YAML{where}",
+            code="config-unreadable",
+            why=str(why),
+            fix="compare with the output of: voxstill init",
         ) from None
     except RecursionError:
         raise ConfigError(
-            f"configuration `{path}` cannot be used", why=_TOO_DEEP, fix="compare with the output of: voxstill init"
+            f"configuration `{path}` cannot be used",
+            code="config-unreadable",
+            why=_TOO_DEEP,
+            fix="compare with the output of: voxstill init",
         ) from None
     except Exception as error:  # of the constructor of a value, which may be any
         raise ConfigError(
             f"configuration `{path}` cannot be used",
+            code="config-unreadable",
             why=f"it has a value that cannot be read: {_shortened(error)}",
             fix="compare with the output of: voxstill init",
         ) from None
@@ -269,6 +286,7 @@ def _read_yaml(path: str) -> dict[str, object]:
     if not isinstance(tree, dict):
         raise ConfigError(
             f"configuration `{path}` is not a mapping",
+            code="config-unreadable",
             why=f"its top level is a {type(tree).__name__}",
             fix="start each section with `name:`; see voxstill init",
         )
@@ -282,12 +300,19 @@ def _scalar(text: str, where: str) -> object:
         return _parse(text)
     except YAMLError as error:
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"the value in `{where}` is not YAML", why=str(why), fix="put quotes round it") from None
+        raise ConfigError(
+            f"the value in `{where}` is not YAML", code="config-unreadable", why=str(why), fix="put quotes round it"
+        ) from None
     except RecursionError:
-        raise ConfigError(f"the value in `{where[:60]}` cannot be used", why=_TOO_DEEP, fix="shorten it") from None
+        raise ConfigError(
+            f"the value in `{where[:60]}` cannot be used", code="config-unreadable", why=_TOO_DEEP, fix="shorten it"
+        ) from None
     except Exception as error:
         raise ConfigError(
-            f"the value in `{where[:60]}` cannot be read", why=_shortened(error), fix="put quotes round it"
+            f"the value in `{where[:60]}` cannot be read",
+            code="config-unreadable",
+            why=_shortened(error),
+            fix="put quotes round it",
         ) from None
 
 

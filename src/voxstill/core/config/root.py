@@ -152,6 +152,7 @@ class Config(Section):
         if self.segment.measure == "header" and self.audio.normalize != "none":
             raise ConfigError(
                 f"`audio.normalize` is `{self.audio.normalize}` and `segment.measure` is `header`",
+                code="option-conflict",
                 why="the gain is computed from samples, and headers alone are read",
                 fix="set `segment.measure: decode`",
             )
@@ -163,6 +164,7 @@ class Config(Section):
         if self.segment.measure == "header" and self.diarize.name is not None:
             raise ConfigError(
                 f"`diarize.name` is `{self.diarize.name}` and `segment.measure` is `header`",
+                code="option-conflict",
                 why="turns are found in samples, and headers alone are read",
                 fix="set `segment.measure: decode`",
             )
@@ -174,6 +176,7 @@ class Config(Section):
         if self.decode.tune and self.decode.lm is None and self.evaluate.lm_order is None:
             raise ConfigError(
                 "`decode.tune` has nothing to tune",
+                code="option-unused",
                 why="it searches for the weights of a language model, and there is none",
                 fix="set `decode.lm` and `decode.beam`; for `voxstill run`, `evaluate.lm_order` will do",
             )
@@ -187,6 +190,7 @@ class Config(Section):
                 if (value := getattr(self.student, name)) not in only:
                     raise ConfigError(
                         f"`student.{name}: {value}` does not go with `student.streaming`",
+                        code="option-conflict",
                         why=_NO_STREAM[name],
                         fix=f"set `student.{name}: {only[0]}`",
                     )

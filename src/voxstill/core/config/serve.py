@@ -49,6 +49,7 @@ class Serve(Section):
         if self.max_replicas is not None and self.max_replicas < self.min_replicas:
             raise ConfigError(
                 f"`serve.max_replicas` is {self.max_replicas}, and `serve.min_replicas` {self.min_replicas}",
+                code="option-conflict",
                 why="there would be no number between",
                 fix="raise `serve.max_replicas`",
             )

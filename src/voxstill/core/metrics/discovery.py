@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from voxstill.core.atomic import write_atomically
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, system_code
 from voxstill.core.process import machine_id, started
 
 _ANY = ("", "0.0.0.0", "::")
@@ -34,6 +34,7 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
     except OSError as error:
         raise StorageError(
             f"`{path}` cannot be written",
+            code=system_code(error),
             why=error.strerror or str(error),
             fix="set `monitor.discovery` to a folder that can be",
         ) from None

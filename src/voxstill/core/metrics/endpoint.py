@@ -67,6 +67,7 @@ class Endpoint:
         except OSError as error:
             raise ConfigError(
                 f"metrics cannot be served at {options.host}:{options.port}",
+                code="port-unavailable",
                 why=error.strerror or str(error),
                 fix="choose another `monitor.port`",
             ) from None
@@ -124,6 +125,7 @@ class Endpoint:
         if not (_is_loopback(options.host) or is_safe or options.insecure):
             raise ConfigError(
                 f"anyone could read the metrics at {options.host}",
+                code="server-keys",
                 why="beyond this machine they are served with TLS and a token",
                 fix=f"set `monitor.tls_cert`, `monitor.tls_key` and {TOKEN}; in a network that you trust "
                 "`monitor.insecure=true`",
@@ -192,6 +194,7 @@ def _token() -> str:
     if not all("!" <= char <= "~" for char in token):
         raise ConfigError(
             f"{TOKEN} cannot be sent in a header",
+            code="server-keys",
             why="it has characters that are no printable ASCII",
             fix="choose another token: openssl rand -hex 32",
         )
@@ -214,6 +217,7 @@ def _tls(options: Monitor) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             "the certificate of `monitor.tls_cert` cannot be used",
+            code="server-keys",
             why=str(error),
             fix="give a PEM file, and its key as `monitor.tls_key`",
         ) from None

@@ -49,7 +49,10 @@ class CommandEngine:
     def __init__(self, options: CommandOptions) -> None:
         if not options.command:
             raise ConfigError(
-                "`diarize.command` is empty", why="it names no program", fix="name a program and its arguments"
+                "`diarize.command` is empty",
+                code="option-missing",
+                why="it names no program",
+                fix="name a program and its arguments",
             )
         if shutil.which(options.command[0]) is None:
             raise _cannot_run(options.command[0], "there is no such program")
@@ -128,9 +131,12 @@ def _last_line(messages: Path) -> str:
 
 def _cannot_run(program: str, why: str) -> ConfigError:
     return ConfigError(
-        f"`{program}` cannot be run", why=why, fix="correct `diarize.command`: the first of it is a program"
+        f"`{program}` cannot be run",
+        code="diarization-fails",
+        why=why,
+        fix="correct `diarize.command`: the first of it is a program",
     )
 
 
 def _failed(program: str, why: str) -> DataError:
-    return DataError(f"`{program}` has failed", why=why, fix="run it by hand on a WAV file")
+    return DataError(f"`{program}` has failed", code="diarization-fails", why=why, fix="run it by hand on a WAV file")

@@ -57,6 +57,7 @@ class SherpaOnnxEngine:
             if not Path(path).is_file():
                 raise ConfigError(
                     f"`{path}` is no file",
+                    code="diarization-fails",
                     why=f"`diarize.{name}` names it",
                     fix="give the path of an ONNX file that sherpa-onnx distributes",
                 )
@@ -69,6 +70,7 @@ class SherpaOnnxEngine:
         except DataError as error:
             raise ConfigError(
                 "the models of the diarization engine `sherpa-onnx` do not run",
+                code="diarization-fails",
                 why=error.why,
                 fix="look at `diarize.segmentation` and `diarize.embedding`: sherpa-onnx distributes both kinds",
             ) from None
@@ -89,6 +91,7 @@ class SherpaOnnxEngine:
             lines = process.stderr.strip().splitlines() or [f"it ended with {process.returncode}"]
             raise DataError(
                 "sherpa-onnx has ended its process",
+                code="diarization-fails",
                 why=lines[-1][:_MOST_MESSAGE],
                 fix="look at the models and the audio",
             )

@@ -63,6 +63,7 @@ class TransformersEngine:
         except Exception as error:  # of many classes, those of the Hub among them
             raise ConfigError(
                 f"`{options.model}` cannot be loaded by transformers",
+                code="diarization-fails",
                 why=first_line(error),
                 fix="look at `diarize.model` and `diarize.device`; the model needs transformers 5.23 or newer",
             ) from None

@@ -354,4 +354,6 @@ def time_ms(row: Mapping[str, object], column: str, where: str, unit_ms: int = 1
 
 def bad_row(where: str, why: str) -> DataError:
     """The error of a line that cannot be read."""
-    return DataError(f"{where} is not a line of a manifest", why=why, fix="correct the line or take it out")
+    return DataError(
+        f"{where} is not a line of a manifest", code="bad-line", why=why, fix="correct the line or take it out"
+    )

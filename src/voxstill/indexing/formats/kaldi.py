@@ -136,7 +136,9 @@ class KeyValueFile:
         try:
             self._file = io.BufferedReader(open_file(path)) if os.path.exists(path) else None
         except OSError as error:
-            raise DataError(f"cannot read `{path}`", why=error.strerror or str(error), fix="check the file") from None
+            raise DataError(
+                f"cannot read `{path}`", code="no-source", why=error.strerror or str(error), fix="check the file"
+            ) from None
         keys, starts, start = array("Q"), array("Q"), 0
         for _, line in read_lines(self._file, path) if self._file else ():
             words = line.split(None, 1)
@@ -150,7 +152,12 @@ class KeyValueFile:
         for index in np.flatnonzero(self._key_N[1:] == self._key_N[:-1])[:1]:
             first, second = (self._line(int(self._start_N[i]))[0] for i in (index, index + 1))
             if first == second:
-                raise DataError(f"`{path}` says `{first}` twice", why="a key has one line", fix="remove one of them")
+                raise DataError(
+                    f"`{path}` says `{first}` twice",
+                    code="id-twice",
+                    why="a key has one line",
+                    fix="remove one of them",
+                )
 
     def __enter__(self) -> KeyValueFile:
         return self

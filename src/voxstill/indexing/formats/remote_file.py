@@ -36,11 +36,13 @@ def open_manifest(uri: str, cache: Cache | None = None) -> Iterator[BinaryIO]:
                 yield cast(BinaryIO, remote)
     except StorageError as error:
         raise DataError(
-            f"cannot read the manifest `{redact_uri(uri)}`", why=error.why, fix="check `source.uri`"
+            f"cannot read the manifest `{redact_uri(uri)}`", code=error.code, why=error.why, fix="check `source.uri`"
         ) from None
     except OSError as error:
         why = "it does not exist" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
-        raise DataError(f"cannot read the manifest `{redact_uri(uri)}`", why=why, fix="check `source.uri`") from None
+        raise DataError(
+            f"cannot read the manifest `{redact_uri(uri)}`", code="no-source", why=why, fix="check `source.uri`"
+        ) from None
 
 
 def read_lines(file: BinaryIO, name: str, start: int = 1) -> Iterator[tuple[int, bytes]]:
@@ -50,6 +52,7 @@ def read_lines(file: BinaryIO, name: str, start: int = 1) -> Iterator[tuple[int,
         if len(line) > MAX_LINE_BYTES:
             raise DataError(
                 f"{name}:{number} is not a line of a manifest",
+                code="bad-line",
                 why=f"it is longer than {MAX_LINE_BYTES >> 20} MiB",
                 fix="check that the file is a manifest",
             )

@@ -103,7 +103,9 @@ def jsonl_rows(uri: str) -> Iterator[ManifestRow]:
                     yield parse_json(line, f"{redact_uri(uri)}:{number}"), f"{redact_uri(uri)}:{number}"
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             fix = "write it again"
-            raise DataError(f"the manifest `{redact_uri(uri)}` is damaged", why=str(error), fix=fix) from None
+            raise DataError(
+                f"the manifest `{redact_uri(uri)}` is damaged", code="unreadable-file", why=str(error), fix=fix
+            ) from None
 
 
 def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
@@ -199,6 +201,7 @@ def _refuse_without_audio(names: Sequence[str], where: str) -> None:
     if names and set(COLUMN_NAMES["audio"]).isdisjoint(map(spelling, names)):
         raise DataError(
             f"{where} names no column of audio",
+            code="bad-line",
             why="the first line of a table names its columns, and one of them is `audio`",
             fix="put a line such as `audio,text` before the others, with the separator that they have",
         )
@@ -245,10 +248,13 @@ def parquet_rows(
             num_bytes = file.seek(0, io.SEEK_END)
             table = pq.ParquetFile(file)
             if why := too_much(table.metadata, num_bytes):
-                raise DataError(f"`{redact_uri(uri)}` is not read", why=why, fix="write the file anew")
+                raise DataError(
+                    f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="write the file anew"
+                )
             if audio_column(table.metadata) is not None:
                 raise DataError(
                     f"`{redact_uri(uri)}` holds the audio itself",
+                    code="source-layout",
                     why="Parquet compresses pages of many rows, so that no recording could be read alone",
                     fix="give it to `voxstill index`, which unpacks it into its work folder",
                 )
@@ -266,6 +272,7 @@ def parquet_rows(
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
+                code="unreadable-file",
                 why=first_line(error),
                 fix="write the file anew",
             ) from None
@@ -279,7 +286,12 @@ def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
         num_words = max((leaf.num_values for leaf in leaves if _is_words(leaf.path_in_schema)), default=0)
         if num_words > MOST_WORDS * group.num_rows:
             why = f"the column `words` has {num_words:,} values in {group.num_rows:,} rows"
-            raise DataError(f"`{where}` is not read", why=why, fix="write the file anew, with the words of each row")
+            raise DataError(
+                f"`{where}` is not read",
+                code="unreadable-file",
+                why=why,
+                fix="write the file anew, with the words of each row",
+            )
 
 
 def _with_words_cut(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -312,6 +324,7 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
                 if not file_entry.etag and _is_row_of_table(audio):
                     raise DataError(
                         f"{where} is not a path",
+                        code="bad-line",
                         why="there is more in the line, such as a text, and a list has one path or address a line",
                         fix="write a `.csv` whose first line names the columns, such as `audio,text`, or a `.jsonl`",
                     )

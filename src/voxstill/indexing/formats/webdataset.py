@@ -252,6 +252,7 @@ def description(members: Iterable[Member]) -> SourceEntry:
             if plain_text is not None and text.split() != plain_text.split():
                 raise DataError(
                     f"`{member.where}` has another text than the file of another ending beside it",
+                    code="source-contradiction",
                     why="which of them is spoken cannot be known",
                     fix="take one of them away",
                 )
@@ -352,6 +353,7 @@ def compressed_tar_error(uri: str) -> DataError:
     """The error of a compressed tar that nobody unpacks."""
     return DataError(
         f"`{redact_uri(uri)}` is a compressed tar",
+        code="source-layout",
         why="nothing can be read from the middle of it: each recording would cost the unpacking of all before it",
         fix="unpack it, or repack it as a plain tar: audio hardly gets smaller by compression",
     )

@@ -80,6 +80,7 @@ def _tables(work: Store) -> Tables:
     if utterances is None:
         raise DataError(
             f"`{work.root}` is no work folder, and no experiment",
+            code="no-work-folder",
             why="there are no finished utterances in it, and no config.yaml",
             fix="name a folder below exp/, or a work folder after `voxstill index`; without a name it is the machine",
         )
