@@ -30,6 +30,7 @@ def test_the_page_is_that_of_the_notebook(tutorial: ModuleType) -> None:
     assert (ROOT / "docs/tutorial.md").read_text(encoding="utf-8") == tutorial.page(), "python tools/tutorial_page.py"
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_in_its_short_form_and_prints_where_it_has_printed(
     tutorial: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
