@@ -22,7 +22,10 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples/quickstart.ipynb"
 PAGE = ROOT / "docs/tutorial.md"
-ORIGIN = "This page is the notebook [examples/quickstart.ipynb](../examples/quickstart.ipynb)"
+ORIGIN = (
+    "This page is the notebook [examples/quickstart.ipynb](../examples/quickstart.ipynb), with what it printed on two "
+    "cores, beside other jobs."
+)
 Notebook = dict[str, Any]
 
 
@@ -30,7 +33,7 @@ def page() -> str:
     """The page, as Markdown."""
     title, *blocks = _blocks(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
     heading, _, rest = title.partition("\n")
-    return "\n\n".join([heading, f"{ORIGIN}, with what it printed on two cores.", rest.strip(), *blocks]) + "\n"
+    return "\n\n".join([heading, ORIGIN, rest.strip(), *blocks]) + "\n"
 
 
 def _blocks(notebook: Notebook) -> Iterator[str]:
