@@ -8,6 +8,7 @@ import random
 import struct
 import wave
 
+from voxstill.core.version import __version__
 from voxstill.evaluation.report.html import Comparison, EvaluatedUtterance, Facts, Role
 from voxstill.filtering.rules import RULES
 from voxstill.scoring.words import align
@@ -166,7 +167,7 @@ def example() -> Facts:
         "utterances": [compared(i, rng) for i in range(480)],
         "config": "work: work/demo\nseed: 0\nteacher:\n  name: pocketsphinx\nstudent:\n  size: tiny\n",
         "environment": {
-            "voxstill": "0.1.0",
+            "voxstill": __version__,
             "python": "3.11.7",
             "packages": {"torch": "2.13.0", "numpy": "2.4.0"},
             "threads": 1,

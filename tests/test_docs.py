@@ -261,20 +261,6 @@ def test_the_table_of_python_names_is_complete() -> None:
     assert {name for name in set(voxstill.__all__) - kinds if not re.search(rf"`{name}[`(]", page)} == set()
 
 
-def test_the_notebook_runs_cell_by_cell(corpus: Path) -> None:
-    quickstart.write_config()
-    notebook = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    names: dict[str, Any] = {}
-    ids = [cell["id"] for cell in notebook["cells"]]
-    assert len(set(ids)) == len(ids)
-    for cell in notebook["cells"]:
-        if cell["cell_type"] == "code":
-            assert (cell["outputs"], cell["execution_count"]) == ([], None)
-            exec(compile("".join(cell["source"]), f"quickstart.ipynb {cell['id']}", "exec"), names)
-    assert names["transcript"].error is None
-
-
 def test_the_teacher_of_the_documents_is_loaded_by_its_entry_point(
     corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -15,11 +16,17 @@ import pytest
 
 import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
+from forked import free_port
+from ray_nodes import cluster_environment, listens, node
 from voxstill import cli
 from voxstill.audio import codec
+from voxstill.core.records import Label
+from voxstill.storage import tables
+from voxstill.storage.store import Store
 from waiting import until
 
 PAGES = sorted((quickstart.ROOT / "docs/how-to").glob("*.md"))
+ON_RAY = quickstart.ROOT / "docs/how-to/ray.md"
 MOST_WORDS = 30
 SHORT = {
     "ENGINE__NAME": "inline",
@@ -82,8 +89,13 @@ def is_ready(port: str) -> bool:
     return False
 
 
+def replaced(text: str, replacements: Mapping[str, str]) -> str:
+    """A text with what is replaced in it, in this order."""
+    return functools.reduce(lambda short, pair: short.replace(*pair), replacements.items(), text)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_RAY], ids=lambda page: page.stem)
 def test_a_how_to_can_be_followed(
     page: Path,
     corpus: Path,
@@ -96,8 +108,7 @@ def test_a_how_to_can_be_followed(
         if language == "yaml":
             name = re.match(r"# (\S+\.yaml)\n", content)
             if name:
-                short = functools.reduce(lambda text, pair: text.replace(*pair), replacements.items(), content)
-                Path(name[1]).write_text(short, encoding="utf-8")
+                Path(name[1]).write_text(replaced(content, replacements), encoding="utf-8")
             continue
         if language == "python":
             exec(compile(content, str(page), "exec"), {})
@@ -111,6 +122,53 @@ def test_a_how_to_can_be_followed(
                 subprocess.run([program, "--silent", *words], check=True)
             else:
                 assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
+
+
+COMMANDS = """
+import json, sys
+from voxstill import cli
+for words in json.load(sys.stdin):
+    if code := cli.main([*words, "--log-level", "warning"]):
+        sys.exit(f"{words} ended with {code}")
+"""
+
+
+@pytest.mark.slow
+def test_the_how_to_on_ray_can_be_followed(
+    corpus: Path, s3: Store, replacements: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On two nodes and a server of S3, as without a GPU."""
+    assert "write `name: transformers`, and leave `teacher_gpus` and `teacher_cpus` out" in ON_RAY.read_text()
+    monkeypatch.setenv("VOXSTILL__ENGINE__NAME", "ray")
+    for path in (corpus / "recordings").iterdir():
+        s3.replace(f"audio/{path.name}", path.read_bytes())
+    port = free_port()
+    here = {"10.0.0.1": "127.0.0.1", "6379": str(port)}
+    without_gpu = {"name: vllm": "name: transformers", "  teacher_gpus: 1\n": "", "  teacher_cpus: 4\n": ""}
+    [(_, content)] = quickstart.blocks(ON_RAY, "yaml")
+    Path("ray.yaml").write_text(replaced(content, {**replacements, **here, **without_gpu}), encoding="utf-8")
+    lines = [line for _, content in quickstart.blocks(ON_RAY, "sh", "console") for line in content.splitlines()]
+    commands = [words_of(line.removeprefix("$ "))[1:] for line in lines if line.startswith("$ voxstill ")]
+    environment = cluster_environment()
+    with contextlib.ExitStack() as nodes:
+        for line in lines:
+            if line.startswith("ray start "):
+                nodes.enter_context(node(*words_of(replaced(line, here))[2:], environment=environment))
+                until(lambda: listens(port), every_s=0.2)
+        done = subprocess.run(
+            [sys.executable, "-c", COMMANDS],
+            input=json.dumps(commands),
+            env=environment,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+    assert done.returncode == 0, done.stderr
+    manifest = [json.loads(line) for line in Path("recordings/manifest.jsonl").read_text().splitlines()]
+    labels = {label.utterance_id: label.text for label in tables.read(Store("s3://bucket/calls"), "labels", Label)}
+    assert labels.items() >= {row["id"]: row["text"] for row in manifest if "id" in row}.items()
+    assert [entry.key for entry in s3.list("calls/shards") if entry.key.endswith(".tar")] != []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

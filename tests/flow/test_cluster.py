@@ -2,67 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
-import signal
-import socket
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from forked import free_port
+from ray_nodes import RAY, cluster_environment, listens, node
 from waiting import until
 
 pytestmark = pytest.mark.slow
-RAY = Path(sys.executable).with_name("ray")
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
-
-
-@contextmanager
-def node(*options: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """`ray start --block`, in a process group of its own that ends with the block."""
-    process = subprocess.Popen(
-        [str(RAY), "start", *options, "--num-cpus=1", "--block"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
     digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = cluster_environment()
     address = f"127.0.0.1:{free_port()}"
     parts = {}
     with ExitStack() as nodes:
         port = address.rpartition(":")[2]
         head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false")
         nodes.enter_context(node(*head, environment=environment))
-        until(lambda: answers(int(port)), every_s=0.2)
+        until(lambda: listens(int(port)), every_s=0.2)
         nodes.enter_context(node(f"--address={address}", environment=environment))
         time.sleep(5)
         for name in ("inline", "ray"):
@@ -88,12 +58,27 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
     assert parts["ray"] == parts["inline"]
 
 
-def test_the_manifests_of_clusters_name_what_is_installed() -> None:
-    root = Path(__file__).parents[2]
-    version = re.search(r"^ray==(\S+)$", (root / "constraints.txt").read_text(), re.M)
-    assert version is not None
-    assert f'rayVersion: "{version[1]}"' in (root / "examples/cluster/raycluster.yml").read_text()
-    assert subprocess.run(["bash", "-n", root / "examples/cluster/slurm.sh"], check=False).returncode == 0
+def test_the_ray_job_of_the_examples_labels_on_the_cluster_that_it_is_submitted_to(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    job = yaml.safe_load((Path(__file__).parents[2] / "examples/cluster/rayjob.yml").read_text())
+    config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO, engine={"name": "ray", "chunk": 2})
+    work = tmp_path / "work"
+    voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
+    here = {"voxstill ": f"{sys.executable} -m voxstill ", "s3://bucket/work": work, "/config/my.yaml": config}
+    entrypoint = job["spec"]["entrypoint"]
+    for there, path in here.items():
+        entrypoint = entrypoint.replace(there, str(path), 1)
+    environment = cluster_environment()
+    port, dashboard, agent = (free_port() for _ in range(3))
+    head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", f"--dashboard-port={dashboard}")
+    with node(*head, f"--dashboard-agent-listen-port={agent}", environment=environment):
+        until(lambda: listens(dashboard) and listens(agent), every_s=0.2)
+        submit = [str(RAY), "job", "submit", f"--address=http://127.0.0.1:{dashboard}", "--", *entrypoint.split()]
+        done = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [finished] = work.glob("labels/*/_SUCCESS.json")
+    assert json.loads(finished.read_text())["labels"] == len(list(digits.glob("*.flac")))
 
 
 def test_a_cluster_that_cannot_be_joined_is_not_reported_as_a_teacher_error(
