@@ -37,7 +37,7 @@ def targets(name: str, folder: Path) -> set[str]:
 
 def test_every_how_to_is_translated() -> None:
     names = {str(page.relative_to(DOCS)) for page in (DOCS / "how-to").glob("*.md")}
-    assert names | {"index.md", "quickstart.md", "reference/options.md", "reference/glossary.md"} == set(PAGES)
+    assert names | {"index.md", "quickstart.md", "reference/options.md", "reference/glossary.md"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
