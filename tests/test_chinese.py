@@ -28,11 +28,15 @@ def prose(text: str) -> str:
 
 
 def targets(name: str, folder: Path) -> set[str]:
-    """The pages that a page links to, by their English files."""
+    """The places that a page links to, by their English files; those in translated pages without their headings."""
     page = folder / name
-    links = re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8")))
-    paths = {os.path.normpath(page.parent / link) for link in links}
-    return {os.path.relpath(path.replace(f"{CHINESE}/", f"{DOCS}/"), DOCS) for path in paths}
+    places = set()
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8"))):
+        path, _, heading = link.partition("#")
+        target = os.path.normpath(page.parent / path).replace(f"{CHINESE}/", f"{DOCS}/")
+        target = os.path.relpath(target, DOCS)
+        places.add(target if target in PAGES else f"{target}#{heading}")
+    return places
 
 
 def test_every_how_to_is_translated() -> None:
@@ -58,7 +62,7 @@ def test_names_and_links_of_the_english_page_are_in_the_chinese_one(name: str) -
         {" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose(text))} for text in pair(name)
     )
     assert english - chinese == set()
-    assert targets(name, DOCS) - targets(name, CHINESE) - {"zh"} == set()
+    assert targets(name, DOCS) - targets(name, CHINESE) - {"zh#"} == set()
 
 
 def test_output_in_the_readme_is_that_of_the_english_one() -> None:
