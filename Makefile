@@ -23,9 +23,10 @@ check: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# in build/site
+# in build/site, the Chinese one in build/site/zh
 docs: install
 	$(VENV)/bin/zensical build --strict
+	$(VENV)/bin/zensical build --strict --config-file zensical.zh.toml
 
 # more than there are cores: most tests wait for processes of their own half of the time
 test: install

@@ -23,6 +23,13 @@ def test_a_page_is_that_of_the_code(name: str, tmp_path: Path) -> None:
     assert output.read_text(encoding="utf-8") == committed, f"run {script}"
 
 
+def test_the_chinese_options_are_those_of_the_code(tmp_path: Path) -> None:
+    outputs, script = [tmp_path / "en.md", tmp_path / "zh.md"], ROOT / "tools/options_page.py"
+    subprocess.run([sys.executable, str(script), *map(str, outputs)], check=True, env=world.environment())
+    committed = (ROOT / "docs/zh/reference/options.md").read_text(encoding="utf-8")
+    assert outputs[1].read_text(encoding="utf-8") == committed, f"run {script}"
+
+
 def test_every_option_is_in_the_reference() -> None:
     page = (REFERENCE / "options.md").read_text(encoding="utf-8")
     assert [row.path for row in explained(None) if f"| `{row.path}` |" not in page] == []

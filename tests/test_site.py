@@ -1,11 +1,13 @@
-"""The site of the documents: built strictly, without a foreign request, its search used in a browser."""
+"""The sites of the documents: built strictly, without a foreign request, their searches used in a browser."""
 
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +20,20 @@ from voxstill.core import world
 
 ROOT = Path(__file__).parents[1]
 DIALOG = "[...document.querySelectorAll('*')].filter(element => element.shadowRoot)"
-RESULTS = f"{DIALOG}.flatMap(element => [...element.shadowRoot.querySelectorAll('a')]).map(link => link.href)"
+LINKS = f"{DIALOG}.flatMap(element => [...element.shadowRoot.querySelectorAll('a')])"
+RESULTS = f"{LINKS}.map(link => decodeURI(link.origin + link.pathname + link.hash))"
+
+SEARCHES = {
+    "": {"hallucination": "filter/"},
+    "zh/": {
+        "伪标签": "zh/how-to/human-labels/",
+        "说话人": "zh/reference/glossary/#数据",
+        "热词": "zh/reference/options/#decode",
+        "断点续跑": "zh/how-to/resume/",
+        "标注": "zh/how-to/whisper/",
+    },
+}
+"""What is searched for in each site, and where it stands. The browser would divide the last one there as 上标/注."""
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -28,9 +43,12 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, env=world.environment())
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The English site; the Chinese one is its folder `zh`."""
+    zensical = str(Path(sys.executable).with_name("zensical"))
+    for project in ("zensical.toml", "zensical.zh.toml"):
+        command = [zensical, "build", "--strict", "--config-file", project]
+        done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, env=world.environment())
+        assert done.returncode == 0, done.stdout + done.stderr
     return ROOT / "build/site"
 
 
@@ -42,10 +60,37 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_every_page_of_the_documents_is_in_the_navigation(site: Path) -> None:
+def test_every_page_of_the_documents_is_in_a_navigation() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
-    listed = (ROOT / "zensical.toml").read_text()
-    assert [page for page in pages if f'"{page}"' not in listed and not page.startswith("decisions/")] == []
+    chinese = {page for page in pages if page.startswith("zh/")}
+    english = {page for page in pages - chinese if not page.startswith("decisions/")}
+    listed = (ROOT / "zensical.toml").read_text(encoding="utf-8")
+    assert [page for page in english if f'"{page}"' not in listed] == []
+    listed = (ROOT / "zensical.zh.toml").read_text(encoding="utf-8")
+    assert [page for page in chinese if f'"{page.removeprefix("zh/")}"' not in listed] == []
+
+
+def test_every_link_of_the_chinese_site_leads_to_a_page_of_one_of_the_two(site: Path) -> None:
+    broken = []
+    for page in (site / "zh").glob("**/index.html"):
+        for link in re.findall(r'<(?:a|img) [^>]*?(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
+            path, _, anchor = urllib.parse.unquote(link).partition("#")
+            if "://" in link or path.endswith(".sh"):
+                continue
+            target = (page.parent / path if path else page).resolve()
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (anchor and f'id="{anchor}"' not in target.read_text(encoding="utf-8")):
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_a_reader_can_change_the_language_on_every_page(site: Path) -> None:
+    for page in site.glob("**/index.html"):
+        links = dict(
+            re.findall(r'href="([^"]+)" hreflang="(\w+)" class="md-select__link"', page.read_text(encoding="utf-8"))
+        )
+        homes = {language: (page.parent / link).resolve() for link, language in links.items()}
+        assert homes == {"en": site, "zh": site / "zh"}, page
 
 
 def test_the_reference_has_all_that_the_package_exports(site: Path) -> None:
@@ -54,13 +99,17 @@ def test_the_reference_has_all_that_the_package_exports(site: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_a_word_is_searched_for_without_a_foreign_request(address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("home", "searches"), SEARCHES.items(), ids=["English", "Chinese"])
+def test_words_are_searched_for_without_a_foreign_request(
+    address: str, tmp_path: Path, home: str, searches: dict[str, str]
+) -> None:
     with Browser(tmp_path) as browser:
-        browser.open(address)
-        browser.evaluate("document.querySelector('.md-search__button').click()")
-        browser.wait_for(f"{DIALOG}.some(element => element.shadowRoot.activeElement)")  # else it loses letters
-        for letter in "hallucination":
-            browser.press(letter)
-        browser.wait_for(f"{RESULTS}.some(link => link.includes('/filter/'))")
+        for word, page in searches.items():
+            browser.open(address + home)
+            browser.evaluate("document.querySelector('.md-search__button').click()")
+            browser.wait_for(f"{DIALOG}.some(element => element.shadowRoot.activeElement)")
+            for letter in word:
+                browser.press(letter)
+            browser.wait_for(f"{RESULTS}.includes('{address}{page}')")
         assert all(uri.startswith((address, "data:", "blob:")) for uri in browser.network), browser.network
         assert browser.errors == []
