@@ -87,8 +87,8 @@ class DemoRun:
 
     def make(self) -> None:
         """Run the demo and record it; subprocess.CalledProcessError where it fails."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         targets = self.folder / "targets"
+        targets.mkdir(parents=True)
         job = {"job_name": "voxstill", "file_sd_configs": [{"files": [f"{targets}/*.json"], "refresh_interval": "1s"}]}
         config = {"global": {"scrape_interval": f"{round(1000 * SCRAPE_S)}ms"}, "scrape_configs": [job]}
         monitored = {"VOXSTILL__MONITOR__PORT": "0", "VOXSTILL__MONITOR__DISCOVERY": str(targets)}

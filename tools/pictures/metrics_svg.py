@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import palette
 
 COLUMNS, CARD_WIDTH, CARD_HEIGHT, GAP = 2, 348, 190, 8
-LEFT, TOP, WIDTH, HEIGHT = 52, 56, 282, 100
+LEFT, TOP, WIDTH, HEIGHT = 52, 56, 276, 100
 """Of the plot in its card."""
 COLOURS = ("student", "teacher", "third", "fourth")
 STYLE = f"""text {{ font: 11.5px {palette.SANS}; }} .title {{ font-size: 14px; font-weight: 600; }}

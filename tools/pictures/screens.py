@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from PIL import Image
@@ -16,18 +16,24 @@ from browser import Browser
 from demo_run import DemoRun
 from explorer_browser import DRAWN, READY, press, settle
 
-NUM_COLOURS = 96
+NUM_COLOURS = 256
 AREA = """(() => {
   const [first, last] = ["%s", "%s"].map((one) => document.querySelector(one).getBoundingClientRect());
   const y = Math.max(Math.round(first.top + scrollY) - 24, 0);
   return { x: 0, y, width: innerWidth, height: Math.round(last.bottom + scrollY) + 8 - y };
 })()"""
-SORT_BY_ERRORS = """(() => {
+DOUBTFUL_FIRST = """(() => {
   const order = document.querySelector("#order");
-  order.value = [...order.options].find(({ value }) => value.endsWith("_errors")).value;
+  order.value = "confidence";
   order.dispatchEvent(new Event("change"));
+  document.querySelector("#direction").click();
 })()"""
-"""Those first where the student has most errors."""
+"""Sort by the confidence of the teacher."""
+OPEN_A_TEST = """(() => {
+  const rows = [...document.querySelectorAll("#rows tbody tr")];
+  rows.find((row) => row.querySelector("small").textContent.startsWith("test-")).click();
+})()"""
+"""Open the first utterance that the student was evaluated on."""
 
 
 def report(browser: Browser, run: DemoRun, folder: Path) -> None:
@@ -36,9 +42,9 @@ def report(browser: Browser, run: DemoRun, folder: Path) -> None:
     browser.open((run.experiment / "report.html").as_uri())
     for theme, name in (("dark", "report-dark"), ("light", "report")):
         browser.set_theme(theme)
-        _save(browser, folder / f"{name}.png", "body", "#result .card.scroll")
-    _save(browser, folder / "report_learning.png", "#learning", "#learning figure:nth-child(2)")
-    _save(browser, folder / "report_utterances.png", "#worst", "#worst article:nth-of-type(2)")
+        _save(browser, folder / f"{name}.png", _area(browser, "body", "#result .card.scroll"))
+    _save(browser, folder / "report_learning.png", _area(browser, "#learning", "#learning figure:nth-child(2)"))
+    _save(browser, folder / "report_utterances.png", _area(browser, "#worst", "#worst article:nth-of-type(2)"))
 
 
 def explorer(browser: Browser, run: DemoRun, folder: Path) -> None:
@@ -48,16 +54,16 @@ def explorer(browser: Browser, run: DemoRun, folder: Path) -> None:
     with _exploring(run) as address:
         browser.open(address)
         browser.wait_for(READY)
-        browser.evaluate(SORT_BY_ERRORS)
+        browser.evaluate(DOUBTFUL_FIRST)
         settle(browser)
-        press(browser, "j")
+        browser.evaluate(OPEN_A_TEST)
         browser.wait_for(f"document.querySelectorAll('article.written').length > 1 && {DRAWN}")
         settle(browser)
-        _save(browser, folder / "explorer.png", "body", "#detail")
+        _save(browser, folder / "explorer.png", {"x": 0, "y": 0, "width": 1360, "height": 860})
         press(browser, "e")
         browser.wait_for("document.querySelectorAll('#experiments polyline').length > 0")
         settle(browser)
-        _save(browser, folder / "explorer_experiments.png", "body", "#experiments .cards")
+        _save(browser, folder / "explorer_experiments.png", _area(browser, "body", "#experiments .cards"))
 
 
 @contextlib.contextmanager
@@ -72,9 +78,15 @@ def _exploring(run: DemoRun) -> Iterator[str]:
             process.send_signal(signal.SIGTERM)
 
 
-def _save(browser: Browser, path: Path, first: str, last: str) -> None:
-    """Save a screenshot of a page in its whole width, from the top of an element to the end of another."""
-    browser.screenshot(path, browser.evaluate(AREA % (first, last)))
+def _area(browser: Browser, first: str, last: str) -> Mapping[str, float]:
+    """The whole width of a page, from the top of an element to the end of another."""
+    area: dict[str, float] = browser.evaluate(AREA % (first, last))
+    return area
+
+
+def _save(browser: Browser, path: Path, area: Mapping[str, float]) -> None:
+    """Save a screenshot in few colours."""
+    browser.screenshot(path, area)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(NUM_COLOURS, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(NUM_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     small.save(path, optimize=True)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 import palette
 
-COLUMNS, ROWS = 96, 38
+COLUMNS, ROWS = 100, 38
 """Of the window."""
 SPEED, FRAME_S = 20, 5.0
 """How many times as fast it plays, and the seconds of the recording from one frame to the next."""
