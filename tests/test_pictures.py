@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from rich.progress import Progress
 
 import flow_svg
 import metrics_svg
+import screens
 import terminal_svg
 from browser import CHROMIUM
 from metrics_svg import Chart, Series
@@ -130,7 +132,18 @@ def test_every_point_of_a_chart_is_inside_of_its_card(unit: str, values: list[fl
     for curve in curves:
         places = [float(number) for number in curve.attrib["d"].removeprefix("M").split()]
         assert all(metrics_svg.LEFT <= x <= metrics_svg.LEFT + metrics_svg.WIDTH + 0.1 for x in places[::2])
-        assert all(metrics_svg.TOP - 0.1 <= y <= metrics_svg.TOP + metrics_svg.HEIGHT for y in places[1::2])
+        assert all(metrics_svg.TOP - 1.1 <= y <= metrics_svg.TOP + metrics_svg.HEIGHT for y in places[1::2])
+
+
+@given(st.integers(1, 2000), st.integers(0, 1 << 32))
+def test_an_image_keeps_its_most_frequent_colours(num_colours: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    colours_N3 = rng.integers(0, 256, (num_colours, 3), np.uint8)
+    pixels_HW3 = colours_N3[np.minimum(rng.geometric(0.05, (40, 60)) - 1, num_colours - 1)]
+    small = screens.in_few_colours(Image.fromarray(pixels_HW3))
+    assert small.mode == "P"
+    kept_HW = (np.asarray(small.convert("RGB")) == pixels_HW3).all(axis=2)
+    assert kept_HW.all() or kept_HW.mean() > 0.9
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ import palette
 COLUMNS, CARD_WIDTH, CARD_HEIGHT, GAP = 2, 348, 190, 8
 LEFT, TOP, WIDTH, HEIGHT = 52, 56, 276, 100
 """Of the plot in its card."""
+TIMES_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200)
+"""Round steps of an axis of time."""
 COLOURS = ("student", "teacher", "third", "fourth")
 STYLE = f"""text {{ font: 11.5px {palette.SANS}; }} .title {{ font-size: 14px; font-weight: 600; }}
 .curve {{ fill: none; stroke-width: 1.8; stroke-linejoin: round; }} .grid {{ stroke-width: 1; }}
@@ -50,7 +52,7 @@ def drawing(title: str, charts: Sequence[Chart]) -> str:
 
 def _card(chart: Chart, start: float, duration_s: float) -> Iterator[str]:
     values = [value for series in chart.series for _, value in series.points]
-    step, num = _scale(max(values, default=1.0))
+    step, num = _scale(max(values, default=1.0), chart.unit)
     form, top = _form(chart.unit), step * num
     yield palette.box("card of-line", 0, 0, CARD_WIDTH, CARD_HEIGHT, 6)
     yield palette.text("title ink", 14, 24, chart.title)
@@ -79,17 +81,20 @@ def _legend(chart: Chart) -> Iterator[str]:
         x += 34 + 6.3 * len(series.legend)
 
 
-def _scale(highest: float) -> tuple[float, int]:
-    """A round step of the axis and how many of it reach the highest value: two to four."""
+def _scale(highest: float, unit: str) -> tuple[float, int]:
+    """A round step of the axis and how many of it reach the highest value, but for a fiftieth of a step."""
     if highest <= 0:
         return 0.5, 2
     power = 10.0 ** math.floor(math.log10(highest / 4))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor * 4 >= highest * (1 - 1e-9))
-    return step, max(2, math.ceil(highest / step - 1e-9))
+    steps = [power * factor for factor in (1, 2, 2.5, 5, 10, 20)]
+    if unit == "s" and highest > 4:
+        steps = [step for step in TIMES_S if step * 4 >= highest] or steps
+    step = next(step for step in steps if step * 4.02 >= highest)
+    return step, max(2, math.ceil(highest / step - 0.02))
 
 
 def _times(duration_s: float) -> list[float]:
-    step = next((step for step in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600) if step * 6 >= duration_s), 1200)
+    step = next((step for step in TIMES_S if step * 6 >= duration_s), TIMES_S[-1])
     return [float(k * step) for k in range(int(duration_s / step) + 1)]
 
 

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from browser import Browser
 from demo_run import DemoRun
-from explorer_browser import DRAWN, READY, press, settle
+from explorer_browser import DRAWN, READY, press, settle, type_text
 
 NUM_COLOURS = 256
 AREA = """(() => {
@@ -22,18 +23,20 @@ AREA = """(() => {
   const y = Math.max(Math.round(first.top + scrollY) - 24, 0);
   return { x: 0, y, width: innerWidth, height: Math.round(last.bottom + scrollY) + 8 - y };
 })()"""
-DOUBTFUL_FIRST = """(() => {
+SORT_BY_CONFIDENCE = """(() => {
   const order = document.querySelector("#order");
   order.value = "confidence";
   order.dispatchEvent(new Event("change"));
   document.querySelector("#direction").click();
 })()"""
-"""Sort by the confidence of the teacher."""
+"""Those first of which the teacher is least sure."""
 OPEN_A_TEST = """(() => {
   const rows = [...document.querySelectorAll("#rows tbody tr")];
   rows.find((row) => row.querySelector("small").textContent.startsWith("test-")).click();
+  scrollTo(0, 0);
 })()"""
 """Open the first utterance that the student was evaluated on."""
+SEARCH = "heater"
 
 
 def report(browser: Browser, run: DemoRun, folder: Path) -> None:
@@ -54,7 +57,11 @@ def explorer(browser: Browser, run: DemoRun, folder: Path) -> None:
     with _exploring(run) as address:
         browser.open(address)
         browser.wait_for(READY)
-        browser.evaluate(DOUBTFUL_FIRST)
+        press(browser, "/")
+        type_text(browser, SEARCH)
+        press(browser, "Enter")
+        browser.wait_for(f"document.querySelector('#chips').textContent.includes('{SEARCH}')")
+        browser.evaluate(SORT_BY_CONFIDENCE)
         settle(browser)
         browser.evaluate(OPEN_A_TEST)
         browser.wait_for(f"document.querySelectorAll('article.written').length > 1 && {DRAWN}")
@@ -85,8 +92,19 @@ def _area(browser: Browser, first: str, last: str) -> Mapping[str, float]:
 
 
 def _save(browser: Browser, path: Path, area: Mapping[str, float]) -> None:
-    """Save a screenshot in few colours."""
     browser.screenshot(path, area)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(NUM_COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small = in_few_colours(image)
     small.save(path, optimize=True)
+
+
+def in_few_colours(image: Image.Image) -> Image.Image:
+    """An image of its most frequent colours as they are; each of the others becomes the nearest of them."""
+    pixels_HW3 = np.asarray(image.convert("RGB")).astype(np.int32)
+    codes_N, places, counts_N = np.unique(pixels_HW3 @ (1 << 16, 1 << 8, 1), return_inverse=True, return_counts=True)
+    colours_N3 = np.stack([codes_N >> 16, codes_N >> 8 & 255, codes_N & 255], axis=1)
+    palette_K3 = colours_N3[np.argsort(-counts_N)[:NUM_COLOURS]]
+    nearest_N = ((colours_N3[:, None] - palette_K3) ** 2).sum(-1).argmin(1).astype(np.uint8)
+    small = Image.fromarray(nearest_N[places].reshape(pixels_HW3.shape[:2]))
+    small.putpalette(palette_K3.astype(np.uint8).tobytes())
+    return small
