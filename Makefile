@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo check docs test test-vllm torture format clean
+.PHONY: install demo check docs pictures test test-vllm torture format clean
 
 install: $(STAMP)
 
@@ -27,6 +27,10 @@ check: install
 docs: install
 	$(VENV)/bin/zensical build --strict
 	$(VENV)/bin/zensical build --strict --config-file zensical.zh.toml
+
+# docs/images, out of a run of the demo; needs Chromium and Prometheus
+pictures: install
+	$(VENV)/bin/python tools/pictures/make.py
 
 # more than there are cores: most tests wait for processes of their own half of the time
 test: install

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,8 +76,18 @@ class Browser:
 
     def set_width(self, width: int) -> None:
         """Lay pages out as on a phone of this width."""
-        metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-        self._ask("Emulation.setDeviceMetricsOverride", metrics)
+        self._set_screen(width, 844, 1, is_phone=True)
+
+    def set_screen(self, width: int, height: int, density: float) -> None:
+        """Lay pages out as on a screen of this size, without scroll bars; `density` is its pixels for each of ours."""
+        self._set_screen(width, height, density, is_phone=False)
+        self._ask("Emulation.setScrollbarsHidden", {"hidden": True})
+
+    def set_theme(self, theme: str) -> None:
+        """Show pages `light` or `dark`, and without transitions: a colour that changes has another in between."""
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}
+        features = [{"name": "prefers-color-scheme", "value": theme}, still]
+        self._ask("Emulation.setEmulatedMedia", {"features": features})
 
     def open(self, uri: str) -> None:
         """Open a page and wait until its scripts have run."""
@@ -108,10 +119,15 @@ class Browser:
         self._ask("Input.dispatchKeyEvent", {"type": "keyDown", **event})
         self._ask("Input.dispatchKeyEvent", {"type": "keyUp", **event})
 
-    def screenshot(self, path: Path) -> None:
-        """Save a screenshot of the whole page."""
-        result = self._ask("Page.captureScreenshot", {"captureBeyondViewport": True})
+    def screenshot(self, path: Path, area: Mapping[str, float] | None = None) -> None:
+        """Save a screenshot of the whole page, or of an area of it: `x`, `y`, `width` and `height`."""
+        clip = {} if area is None else {"clip": {**area, "scale": 1}}
+        result = self._ask("Page.captureScreenshot", {"captureBeyondViewport": True, **clip})
         path.write_bytes(base64.b64decode(result["data"]))
+
+    def _set_screen(self, width: int, height: int, density: float, *, is_phone: bool) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": density, "mobile": is_phone}
+        self._ask("Emulation.setDeviceMetricsOverride", metrics)
 
     def _ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         number = next(self._ids)

@@ -97,11 +97,6 @@ READY = "document.body?.dataset.ready === 'true'"
 SELECTED = "document.querySelector('#rows [aria-selected=\"true\"] small').textContent.split(' ')[0]"
 
 
-def choose_theme(browser: Browser, theme: str) -> None:
-    still = {"name": "prefers-reduced-motion", "value": "reduce"}  # a colour that changes has another in between
-    browser._ask("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}, still]})
-
-
 def press(browser: Browser, *keys: str) -> None:
     codes = {"Escape": 27, "Tab": 9, "ArrowDown": 40, "ArrowUp": 38, "ArrowRight": 39, "ArrowLeft": 37}
     for key in keys:

@@ -113,3 +113,19 @@ def test_words_are_searched_for_without_a_foreign_request(
             browser.wait_for(f"{RESULTS}.includes('{address}{page}')")
         assert all(uri.startswith((address, "data:", "blob:")) for uri in browser.network), browser.network
         assert browser.errors == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_every_picture_is_shown_and_fits_a_phone(site: Path, address: str, tmp_path: Path) -> None:
+    pages = [page for page in sorted((ROOT / "docs").glob("**/*.md")) if "![" in page.read_text("utf-8")]
+    with Browser(tmp_path) as browser:
+        browser.set_width(400)
+        for page in pages:
+            name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+            browser.open(address if name == "index" else f"{address}{name}/")
+            browser.wait_for("[...document.images].every((image) => image.complete)")
+            assert browser.evaluate("document.images.length") > 0
+            assert browser.evaluate("[...document.images].filter((image) => !image.naturalWidth).length") == 0
+            assert browser.evaluate("Math.max(...[...document.images].map(({ width }) => width))") < 400
+        assert all(uri.startswith((address, "data:", "blob:")) for uri in browser.network), browser.network
+        assert browser.errors == []

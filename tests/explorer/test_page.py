@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from browser import CHROMIUM, Browser
-from explorer_browser import CONTRAST, DRAWN, READY, SELECTED, choose_theme, press, settle, type_text
+from explorer_browser import CONTRAST, DRAWN, READY, SELECTED, press, settle, type_text
 from explorer_process import ExplorerProcess, exploring, make_corpus, make_experiments, write_config
 from voxstill.core.config import Config
 from voxstill.core.records import RATE_HZ
@@ -127,7 +127,7 @@ def test_all_that_is_shown_has_the_contrast_and_the_size_of_wcag_aa_and_nothing_
     with Browser(tmp_path, width, 900) as browser:
         if width < 500:
             browser.set_width(width)
-        choose_theme(browser, theme)
+        browser.set_theme(theme)
         browser.open(explorer.url)
         browser.wait_for(READY)
         browser.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from browser import CHROMIUM, Browser
 from forked import command, finish, forked
-from metrics_page import page
 from monitoring_files import MONITORING, dashboard, rules, series_of
 from prometheus import Prometheus, needs_prometheus, prometheus
 from waiting import until
@@ -22,8 +20,6 @@ from waiting import until
 pytestmark = [pytest.mark.slow, needs_prometheus]
 SCALED = {"> 900": "> 4", "for: 1m": "for: 1s"}
 """Times of the rules, for a test that has seconds."""
-LABEL_ROWS = ("Steps", "Stages: which one starves which")
-TRAIN_ROWS = ("Training", "Ranks", "Processes")
 WITHOUT_GPU = {"voxstill_gpu_temperature_celsius", "voxstill_gpu_slowed_down"}
 WITHOUT_ENGINE = {"voxstill_teacher_kv_cache_ratio", "voxstill_teacher_requests_waiting"}
 
@@ -145,24 +141,3 @@ def test_both_ranks_and_both_stages_are_told_apart(watched: Any) -> None:
     assert {row["metric"]["run"] for row in ranks} == {"work"}
     disks = server.query("last_over_time(voxstill_disk_free_bytes[10m])")
     assert {row["metric"]["folder"] for row in disks} == {"work", "experiment"}
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (.ci/run installs it)")
-def test_the_charts_of_the_documents_are_drawn_from_what_it_holds(watched: Any, tmp_path: Path) -> None:
-    """With `WRITE_IMAGES=1` into docs/images, else into a folder of the test."""
-    server, start, end, *_ = watched
-    drawn = {
-        row: [(panel, server.range(query_of(panel), start, end, 0.5)) for panel in panels]
-        for row, panels in dashboard().ROWS.items()
-    }
-    images = Path(__file__).parents[2] / "docs/images" if os.environ.get("WRITE_IMAGES") else tmp_path
-    images.mkdir(exist_ok=True)
-    for name, rows in {"metrics_label": LABEL_ROWS, "metrics_train": TRAIN_ROWS}.items():
-        (tmp_path / f"{name}.html").write_text(page((row, drawn[row]) for row in rows))
-        with Browser(tmp_path / name, width=1272, height=900) as browser:
-            browser.open((tmp_path / f"{name}.html").as_uri())
-            num_lines = browser.evaluate("document.querySelectorAll('polyline').length")
-            browser.screenshot(images / f"{name}.png")
-        assert num_lines >= 9
-        assert browser.errors == []
-        assert (images / f"{name}.png").stat().st_size > 20_000
