@@ -121,8 +121,8 @@ def test_every_picture_is_shown_and_fits_a_phone(site: Path, address: str, tmp_p
     with Browser(tmp_path) as browser:
         browser.set_width(400)
         for page in pages:
-            name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
-            browser.open(address if name == "index" else f"{address}{name}/")
+            folder = page.relative_to(ROOT / "docs").with_suffix("").as_posix().removesuffix("index").rstrip("/")
+            browser.open(f"{address}{folder}/" if folder else address)
             browser.wait_for("[...document.images].every((image) => image.complete)")
             assert browser.evaluate("document.images.length") > 0
             assert browser.evaluate("[...document.images].filter((image) => !image.naturalWidth).length") == 0

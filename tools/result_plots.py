@@ -287,7 +287,8 @@ def svg(title: str, panels: Sequence[Panel]) -> str:
     heights = [max(_height(panel) for panel in row) for row in rows]
     height = LEGEND_HEIGHT + sum(heights)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+        f' role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
         f"<style>{STYLE}</style>",
         f'<rect class="page" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="6"/>',
