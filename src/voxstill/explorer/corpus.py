@@ -61,7 +61,7 @@ class Corpus:
         }
         self._connection = duckdb.connect(":memory:", config=config)
         run(self._connection, f"ATTACH '{_literal(path)}' AS corpus (READ_ONLY)")
-        run(self._connection, "SET enable_external_access = false")
+        joined.confine(self._connection)
         run(self._connection, "CREATE TABLE judgements (row BIGINT PRIMARY KEY, judgement VARCHAR, correction VARCHAR)")
         run(self._connection, "CREATE TABLE removed (row BIGINT PRIMARY KEY)")
         own = [column for student in students for column in student.columns]

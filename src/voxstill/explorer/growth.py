@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from voxstill.explorer import staging, word_index
+from voxstill.explorer.columns import quoted
 from voxstill.explorer.staging import Parts, Sources, TableSource, run
 from voxstill.storage.store import Store
 
@@ -54,9 +55,10 @@ def _add_utterances(file: duckdb.DuckDBPyConnection, source: TableSource) -> Non
 def _update(file: duckdb.DuckDBPyConnection, sources: Sources, source: TableSource) -> None:
     """Fill the columns of a table where they were empty; of two rows of an id the first counts."""
     names = [name for name, *_ in run(file, f"DESCRIBE {source.staged}") if name != "id"]
-    columns = ", ".join(f'"{name}" = staged."{name}"' for name in names)
-    [(num_rows,)] = run(file, f'SELECT count("{source.marker}") FROM {source.staged}')
-    is_new = f'rows.id = staged.id AND rows."{source.marker}" IS NULL'
+    columns = ", ".join(f"{quoted(name)} = staged.{quoted(name)}" for name in names)
+    marker = quoted(source.marker)
+    [(num_rows,)] = run(file, f"SELECT count({marker}) FROM {source.staged}")
+    is_new = f"rows.id = staged.id AND rows.{marker} IS NULL"
     [(num_updated,)] = run(file, f"UPDATE rows SET {columns} FROM {source.staged} AS staged WHERE {is_new}")
     run(file, "UPDATE strays SET num = num + ? WHERE prefix = ?", [num_rows - num_updated, source.prefix])
     derived = []

@@ -25,7 +25,7 @@ from voxstill.core.errors import DataError, StorageError, system_code
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.explorer import assembly, growth, staging, word_index
-from voxstill.explorer.columns import Column, TeacherColumn, title
+from voxstill.explorer.columns import Column, TeacherColumn, quoted, title
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
 from voxstill.storage.joined_file import FILE
@@ -140,13 +140,19 @@ def about(path: Path) -> About:
 
 @contextlib.contextmanager
 def opened(path: Path, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a joined file within the limits of this process."""
+    """A connection to a joined file within the limits of this process; its SQL opens no other file."""
     import duckdb
 
-    config: dict[str, Any] = {"threads": THREADS, "memory_limit": BUILD_MEMORY, "autoinstall_known_extensions": False}
     spill = path.with_name(f"{path.name}.spill")
+    config: dict[str, Any] = {
+        "threads": THREADS,
+        "memory_limit": BUILD_MEMORY,
+        "temp_directory": str(spill),
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
     try:
-        connection = duckdb.connect(str(path), read_only=read_only, config={**config, "temp_directory": str(spill)})
+        connection = duckdb.connect(str(path), read_only=read_only, config=config)
     except duckdb.Error as error:
         if not read_only:
             raise
@@ -154,10 +160,17 @@ def opened(path: Path, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyCo
             f"`{path}` cannot be read", code="table-broken", why=str(error), fix="remove it: it is built anew"
         ) from None
     try:
+        confine(connection)
         yield connection
     finally:
         connection.close()
         shutil.rmtree(spill, ignore_errors=True)
+
+
+def confine(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let no SQL open a file but those that are open, and what is spilled of them: names and files are others' work."""
+    run(connection, "SET enable_external_access = false")
+    run(connection, "SET lock_configuration = true")
 
 
 @contextlib.contextmanager
@@ -249,16 +262,12 @@ def _finish(file: duckdb.DuckDBPyConnection, sources: Sources, now: State) -> No
     run(file, "CHECKPOINT")
 
 
-def _quoted(name: str) -> str:
-    return f'"{name}"'
-
-
 def _columns(file: duckdb.DuckDBPyConnection, teachers: Sequence[TeacherColumn], num_rows: int) -> Iterator[Column]:
     """The columns that a request may name, with the ends of histograms: beyond them lies one in a hundred."""
     kinds = dict(run(file, "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'rows'"))
     shown = {name: kind for name, kind in kinds.items() if name not in staging.HIDDEN}
     numbers = [name for name, kind in shown.items() if kind in ("BIGINT", "DOUBLE", "INTEGER")]
-    ends = ", ".join(f"quantile_cont({_quoted(name)}::DOUBLE, [0.005, 0.995])" for name in numbers)
+    ends = ", ".join(f"quantile_cont({quoted(name)}::DOUBLE, [0.005, 0.995])" for name in numbers)
     sample = "" if num_rows < _SAMPLED_ROWS else f" USING SAMPLE {100 * _SAMPLED_ROWS / num_rows:.3f} PERCENT (system)"
     [ends_of] = run(file, f"SELECT {ends} FROM rows{sample}")
     by_name = dict(zip(numbers, ends_of, strict=True))
