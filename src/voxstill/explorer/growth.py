@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from voxstill.explorer import staging, word_index
 from voxstill.explorer.columns import quoted
 from voxstill.explorer.staging import Parts, Sources, TableSource, run
+from voxstill.storage import manifest
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -27,13 +28,17 @@ def added_parts(before: Parts, now: Parts) -> Mapping[str, Sequence[str]] | None
 
 
 def take_in(work: Store, sources: Sources, file: duckdb.DuckDBPyConnection, added: Mapping[str, Sequence[str]]) -> bool:
-    """Add the rows of new parts; False where utterances were added and older parts may have something of them."""
+    """Add the rows of new parts; False where utterances were added and older parts may have something of them.
+
+    DataError where a finished table does not have the new parts.
+    """
     utterances = sources.tables[0]
     [(num_strays,)] = run(file, "SELECT coalesce(sum(num), 0) FROM strays")
     if added[utterances.prefix] and num_strays:
         return False
     for source in sources.tables:
         if added[source.prefix]:
+            manifest.parts(work, source.prefix)  # as a build, which refuses parts that a table was not finished with
             staging.stage(work, file, source, added[source.prefix], sources.removed)
             if source is utterances:
                 _add_utterances(file, source)
