@@ -10,13 +10,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
 
 from explorer_process import NUM, config_of, make_corpus, num_rows_of, rows_of
 from voxstill.core.config import Config
+from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Label, Utterance
 from voxstill.explorer import joined
 from voxstill.explorer.filters import ROW, Filter, Order
@@ -230,6 +234,89 @@ def test_who_may_not_write_the_folder_opens_the_file_that_is_there(
     assert builds == ["built", "built"]
     assert not path_of(cfg).exists()
     assert "is not kept" in caplog.text
+
+
+def test_tables_are_those_that_the_file_was_built_from(cfg: Config) -> None:
+    """Labels of another teacher may be finished while it is built."""
+    work, last = Store(cfg.work), explore.sources_of(cfg)
+    first = replace(last, tables=tuple(table for table in last.tables if table.role != "labels" or table.is_main))
+    answers = iter([first, first])
+    path, sources = joined.ensure(work, lambda: next(answers, last), path_of(cfg).parent)
+    assert {teacher.name for teacher in joined.about(path).teachers} == {
+        table.text_column for table in sources.tables if table.role == "labels"
+    }
+
+
+def test_parts_that_a_finished_table_does_not_have_are_refused_as_by_a_build(cfg: Config) -> None:
+    rows_of(cfg)
+    prefix = explore.sources_of(cfg).tables[0].prefix
+    new = Utterance(id="new", recording_id="r", uri="/new.wav", end_ms=900)
+    Store(cfg.work).create(f"{prefix}/added.parquet", tables.to_parquet([new], Utterance))
+    with pytest.raises(DataError, match="is not the table that was finished"):
+        rows_of(cfg)
+
+
+def test_a_file_that_is_removed_before_it_is_copied_or_opened_is_built_again(
+    cfg: Config, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = rows_of(cfg)
+    ensure, added_parts = joined.ensure, joined.growth.added_parts
+    files: list[Path] = []
+
+    def remove_after(result: Any) -> Any:
+        for path in files:
+            path.unlink()
+        files.clear()
+        return result
+
+    monkeypatch.setattr(joined, "ensure", lambda *arguments: remove_after(ensure(*arguments)))
+    files.append(path_of(cfg))
+    assert rows_of(cfg) == first
+    monkeypatch.setattr(joined, "ensure", ensure)
+    monkeypatch.setattr(joined.growth, "added_parts", lambda *arguments: remove_after(added_parts(*arguments)))
+    files.append(path_of(cfg))
+    prefix = next(table.prefix for table in explore.sources_of(cfg).tables if table.role == "labels")
+    Store(cfg.work).create(f"{prefix}/zzz.parquet", tables.to_parquet([], Label))
+    assert rows_of(cfg) == first
+    assert builds == ["built"] * 3
+
+
+def test_ctrl_c_while_the_database_works_is_one(tmp_path: Path) -> None:
+    """The database raises this error for it, whatever the query."""
+    with pytest.raises(KeyboardInterrupt), joined.opened(tmp_path / "corpus.duckdb"):
+        raise RuntimeError("Query interrupted")
+
+
+def test_what_does_not_fit_into_memory_is_beside_the_file(cfg: Config) -> None:
+    with explore.opened(cfg) as session:
+        [(folder,)] = session.corpus.ask("SELECT current_setting('temp_directory')")
+        assert Path(folder).parent == path_of(cfg).parent
+        Path(folder).mkdir()
+    assert not Path(folder).exists()
+
+
+def test_a_build_that_fails_says_why(cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    fatal = "Failed to create checkpoint because of error: No space left on device"
+    for error, code in (
+        (MemoryError(), "out-of-memory"),
+        (duckdb.OutOfMemoryException("could not allocate"), "out-of-memory"),
+        (pa.ArrowMemoryError("malloc of size 1 failed"), "out-of-memory"),
+        (pa.ArrowInvalid("no such offset"), "table-broken"),
+        (duckdb.IOException('Could not write file "x": No space left on device'), "disk-full"),
+        (duckdb.FatalException(fatal), "disk-full"),
+        (duckdb.IOException('Cannot open file "x": Permission denied'), "no-permission"),
+        (OSError(5, "Input/output error"), "storage-failed"),
+        (RuntimeError("can't start new thread"), "too-few-resources"),
+    ):
+
+        def fail(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(joined.assembly, "_taken", fail)
+        with pytest.raises(VoxstillError) as raised:
+            rows_of(cfg)
+        assert (raised.value.code, bool(raised.value.why), bool(raised.value.fix)) == (code, True, True)
+        assert {path.name for path in path_of(cfg).parent.iterdir()} == {"lock"}
 
 
 def test_neither_a_build_nor_opening_it_again_loads_pandas(cfg: Config) -> None:

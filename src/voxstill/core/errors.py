@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 
 from voxstill.core.terminal import continued
@@ -110,8 +111,11 @@ def first_line(error: BaseException) -> str:
 
 
 def system_code(error: Exception) -> str:
-    """The code of an error that passes on what the operating system says; libraries in Rust write `(os error 28)`."""
+    """The code of an error that passes on what the operating system says; libraries in Rust write `(os error 28)`, and
+    those in C++ its words."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None and (match := _OS_ERROR.search(str(error))):
         number = int(match[1])
+    if number is None:
+        number = next((known for known in _SYSTEM_CODES if os.strerror(known) in str(error)), None)
     return _SYSTEM_CODES.get(number or 0, "storage-failed")

@@ -21,7 +21,7 @@ from voxstill.core.errors import VoxstillError
 from voxstill.core.monitor import log
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.corpus import MAX_PAGE
-from voxstill.explorer.errors import RequestError
+from voxstill.explorer.errors import JoinedFileLost, RequestError
 from voxstill.explorer.experiments import error_groups
 from voxstill.explorer.filters import MAX_ROW, Filter, column_of, parse_filter, parse_order
 from voxstill.explorer.guard import Guard
@@ -255,7 +255,9 @@ async def _refused(_: Request, error: RequestError) -> JSONResponse:
 
 
 async def _unusable(_: Request, error: VoxstillError) -> JSONResponse:
-    return RequestError(422, _message(error), error.code).response()
+    status = 500 if isinstance(error, JoinedFileLost) else 422
+    message = f"{_message(error)}; {error.fix}" if error.fix else _message(error)
+    return RequestError(status, message, error.code).response()
 
 
 def _message(error: VoxstillError) -> str:

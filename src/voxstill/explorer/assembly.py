@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.explorer import staging
+from voxstill.explorer.columns import quoted
 from voxstill.explorer.staging import Sources, TableSource, run
 from voxstill.storage import manifest, tables
 from voxstill.storage.arrays import arrow_array, arrow_numbers, numpy_array
@@ -292,4 +293,4 @@ def _definitions(file: duckdb.DuckDBPyConnection, sources: Sources, query: str) 
     """
     plain = {"search", "id", *(one.text_column for one in sources.joined if one.role == "labels")}
     for name, kind, *_ in run(file, f"DESCRIBE {query}"):
-        yield f'"{name}" {kind}{" USING COMPRESSION uncompressed" if name in plain else ""}'
+        yield f"{quoted(name)} {kind}{' USING COMPRESSION uncompressed' if name in plain else ''}"

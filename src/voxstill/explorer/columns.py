@@ -14,6 +14,11 @@ Place = Literal["rows", "students", "judgements"]
 """The table that holds a column: the joined file, or what is in memory of experiments and of judgements."""
 
 
+def quoted(name: str) -> str:
+    """A name as SQL has it, whatever its characters: that of a folder is part of a column's."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column by its name in SQL, with its title for people."""
@@ -29,7 +34,7 @@ class Column:
     @property
     def sql(self) -> str:
         """The quoted name with its table."""
-        return f'{self.place}."{self.name}"'
+        return f"{self.place}.{quoted(self.name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.errors import first_line
 from voxstill.explorer import joined
 from voxstill.explorer.columns import Column, Row
-from voxstill.explorer.errors import RequestError
+from voxstill.explorer.errors import JoinedFileLost, RequestError
 from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
 from voxstill.explorer.searches import Searches
 from voxstill.explorer.staging import run
@@ -52,16 +57,28 @@ class Corpus:
     def __init__(self, path: Path, students: Sequence[StudentTexts] = ()) -> None:
         import duckdb
 
+        self._path, self._identity = path, _identity(path)
         self.about = joined.about(path)
+        self._spill = _spill_of(path)
         config: dict[str, Any] = {
             "threads": joined.THREADS,
             "memory_limit": MEMORY,
+            "temp_directory": str(self._spill),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
         self._connection = duckdb.connect(":memory:", config=config)
-        run(self._connection, f"ATTACH '{_literal(path)}' AS corpus (READ_ONLY)")
-        run(self._connection, "SET enable_external_access = false")
+        try:
+            self._open(students)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, students: Sequence[StudentTexts]) -> None:
+        self._fetch(f"ATTACH '{_literal(self._path)}' AS corpus (READ_ONLY)", ())
+        if _identity(self._path) != self._identity:
+            raise JoinedFileLost.of(self._path, ValueError("another took its place while it was opened"))
+        joined.confine(self._connection)
         run(self._connection, "CREATE TABLE judgements (row BIGINT PRIMARY KEY, judgement VARCHAR, correction VARCHAR)")
         run(self._connection, "CREATE TABLE removed (row BIGINT PRIMARY KEY)")
         own = [column for student in students for column in student.columns]
@@ -77,6 +94,7 @@ class Corpus:
         """End; a question that runs is interrupted."""
         self._connection.interrupt()
         self._connection.close()
+        shutil.rmtree(self._spill, ignore_errors=True)
 
     def page(self, wanted: Filter, order: Order, limit: int, columns: Sequence[Column] | None = None) -> list[Row]:
         """The next rows behind those of the page before, with `row` and `key`, the value that they are sorted by.
@@ -250,7 +268,8 @@ class Corpus:
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor for one query; RequestError where that takes too long, or the file is damaged."""
+        """A cursor for one query; RequestError where that takes too long, JoinedFileLost where the file is
+        damaged: it is removed, so that the next start builds it."""
         import duckdb
 
         start_s = time.monotonic()
@@ -259,7 +278,8 @@ class Corpus:
         timer.daemon = True
         timer.start()
         try:
-            yield cursor
+            with joined.interruptible():
+                yield cursor
         except duckdb.InterruptException:
             waited_s = time.monotonic() - start_s
             raise RequestError(503, f"the question took longer than {waited_s:.0f} s: ask for less") from None
@@ -267,13 +287,43 @@ class Corpus:
             raise RequestError(503, f"the question needs more than {MEMORY} of memory: ask for less") from None
         except (duckdb.ConversionException, duckdb.OutOfRangeException):
             raise RequestError(400, "a value does not fit its column") from None
-        except (duckdb.IOException, duckdb.FatalException, duckdb.SerializationException) as error:
-            raise RequestError(
-                500, f"the joined file cannot be read ({str(error).splitlines()[0]}): remove it and start again"
-            ) from None
+        except duckdb.Error as error:
+            if str(self._spill) in str(error):
+                why = first_line(error)
+                raise RequestError(503, f"the question needs more than {MEMORY} of memory, and a file: {why}") from None
+            if not _is_damage(error):
+                raise
+            if _identity(self._path) == self._identity:  # and no newer one of another explorer
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+            raise JoinedFileLost.of(self._path, error) from None
         finally:
             timer.cancel()
             cursor.close()
+
+
+def _is_damage(error: duckdb.Error) -> bool:
+    """Whether the file cannot be read; the database raises its general error for a wrong checksum."""
+    import duckdb
+
+    kinds = (duckdb.IOException, duckdb.FatalException, duckdb.SerializationException, duckdb.InternalException)
+    return type(error) is duckdb.Error or isinstance(error, kinds)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The device and the number of a file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _spill_of(path: Path) -> Path:
+    """A folder of this process for what does not fit into memory, made when it is needed: beside the file, or where
+    temporary files are if that cannot be written. `storage/joined_file.py` removes it with the file."""
+    parent = path.parent if os.access(path.parent, os.W_OK) else Path(tempfile.gettempdir())
+    return parent / f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.spill"
 
 
 def _literal(path: Path) -> str:

@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxstill.core.errors import DataError, StorageError, system_code
+from voxstill.core.errors import first_line
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.explorer import assembly, growth, staging, word_index
-from voxstill.explorer.columns import Column, TeacherColumn, title
+from voxstill.explorer.columns import Column, TeacherColumn, quoted, title
+from voxstill.explorer.errors import JoinedFileLost, build_failure
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
 from voxstill.storage.joined_file import FILE
@@ -38,6 +39,25 @@ VERSION = 3
 """Rises when the columns or their meaning change: older files are built anew."""
 THREADS = 2
 BUILD_MEMORY = "600MB"
+_INTERRUPTED, _NO_THREAD = "Query interrupted", "can't start new thread"
+"""What the RuntimeError of a query says at Ctrl-C, and that of a thread which the system does not start."""
+_TABLES = ("about", "counts", "postings", "rows", "strays", "words")
+_STRANGERS = " UNION ALL ".join(
+    f"SELECT {name} FROM system.main.duckdb_{kinds}() WHERE {condition}"  # a macro may have the bare name
+    for kinds, name, condition in (
+        ("tables", "table_name", f"NOT internal AND table_name NOT IN {_TABLES}"),
+        ("columns", "column_name", "NOT internal AND (column_default IS NOT NULL OR is_generated)"),
+        ("constraints", "table_name", "true"),
+        ("functions", "function_name", "NOT internal"),
+        ("indexes", "index_name", "true"),
+        ("schemas", "schema_name", "NOT internal"),
+        ("sequences", "sequence_name", "true"),
+        ("triggers", "trigger_name", "true"),
+        ("types", "type_name", "NOT internal"),
+        ("views", "view_name", "NOT internal"),
+    )
+)
+"""The names of all that a file has and no build makes."""
 _SAMPLED_ROWS = 200_000
 """Of these the ends of histograms are computed, where there are more."""
 
@@ -49,6 +69,27 @@ class About:
     num_rows: int
     columns: tuple[Column, ...]
     teachers: tuple[TeacherColumn, ...]
+
+    def to_json(self) -> str:
+        """The text that is stored."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> About:
+        """What `to_json` wrote; numbers are numbers, as they become part of queries."""
+        tree = json.loads(text)
+        columns = [
+            Column(
+                name=column["name"],
+                title=column["title"],
+                kind=column["kind"],
+                low=None if column["low"] is None else float(column["low"]),
+                high=None if column["high"] is None else float(column["high"]),
+            )
+            for column in tree["columns"]
+        ]
+        teachers = tuple(TeacherColumn(**teacher) for teacher in tree["teachers"])
+        return cls(num_rows=int(tree["num_rows"]), columns=tuple(columns), teachers=teachers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +107,8 @@ class State:
     @classmethod
     def from_json(cls, text: str) -> State:
         """The state that `to_json` wrote."""
-        return cls(**json.loads(text))
+        tree = json.loads(text)
+        return cls(tree["tables"], {prefix: dict(parts) for prefix, parts in tree["parts"].items()})
 
 
 def state_of(work: Store, sources: Sources) -> State:
@@ -82,10 +124,10 @@ def state_of(work: Store, sources: Sources) -> State:
 
 
 def ensure(work: Store, read_sources: Callable[[], Sources], folder: Path) -> tuple[Path, Sources]:
-    """The joined file of these tables, built or grown where it is not there or is another; its path, and the tables.
+    """The joined file of these tables, built or grown where it is not there or is another; its path, and its tables.
 
-    It is built again where utterances were removed meanwhile, so that nothing of them stays. StorageError where it
-    cannot be written, as on a full disk.
+    It is built again where utterances were removed meanwhile, so that nothing of them stays. A VoxstillError
+    where it cannot be built, as on a full disk.
     """
     sources, path = read_sources(), folder / FILE
     if is_current(work, sources, folder):
@@ -97,7 +139,7 @@ def ensure(work: Store, read_sources: Callable[[], Sources], folder: Path) -> tu
             before = sources
             _bring_up_to_date(work, sources, path)
             sources = read_sources()
-    return path, sources
+    return path, before  # others may have been finished since
 
 
 def is_current(work: Store, sources: Sources, folder: Path) -> bool:
@@ -107,6 +149,7 @@ def is_current(work: Store, sources: Sources, folder: Path) -> bool:
 
 def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
     import duckdb
+    import pyarrow as pa
 
     now, before = state_of(work, sources), _state_in(path)
     if before == now:
@@ -115,49 +158,83 @@ def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
         try:
             if before is None or not _grown(work, sources, path, draft, before, now):
                 log.info("explore: the tables are joined into `%s`", path)
-                draft.unlink(missing_ok=True)
+                _erase_drafts(path.parent)
                 _build(work, sources, draft, now)
             if draft.exists():  # `remove` erases drafts, too, and the caller builds again
                 os.replace(draft, path)
-        except (duckdb.Error, OSError) as error:
-            why = str(error).splitlines()[0]
-            raise StorageError(
-                f"`{path}` cannot be written", code=system_code(error), why=why, fix="see whether the disk is full"
-            ) from None
+        except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
+            raise build_failure(path, error) from None
+        except RuntimeError as error:
+            if str(error) != _NO_THREAD:
+                raise
+            raise build_failure(path, error) from None
 
 
 def about(path: Path) -> About:
-    """What a joined file says of itself; DataError where it cannot be read."""
-    with opened(path, read_only=True) as file:
-        [(text,)] = run(file, "SELECT value FROM about WHERE name = 'about'")
-    value = json.loads(text)
-    return About(
-        num_rows=value["num_rows"],
-        columns=tuple(Column(**column) for column in value["columns"]),
-        teachers=tuple(TeacherColumn(**teacher) for teacher in value["teachers"]),
-    )
+    """What a joined file says of itself; JoinedFileLost where it cannot be read."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[State, About]:
+    import duckdb
+
+    try:
+        with opened(path, read_only=True) as file:
+            return _content(file)
+    except (duckdb.Error, ValueError) as error:
+        raise JoinedFileLost.of(path, error) from None
+
+
+def _content(file: duckdb.DuckDBPyConnection) -> tuple[State, About]:
+    """What a file says of itself; ValueError where that is not what `_finish` writes, or the file has more than its
+    tables: a macro in it would stand for a function of the database."""
+    if strangers := run(file, _STRANGERS):
+        raise ValueError(f"it has `{strangers[0][0]}`, which is not of the explorer")
+    values = dict(run(file, "SELECT name, value FROM about"))
+    try:
+        return State.from_json(values["state"]), About.from_json(values["about"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"it does not say what it was built from ({error!r})") from None
 
 
 @contextlib.contextmanager
 def opened(path: Path, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to a joined file within the limits of this process."""
+    """A connection to a joined file within the limits of this process; its SQL opens no other file."""
     import duckdb
 
-    config: dict[str, Any] = {"threads": THREADS, "memory_limit": BUILD_MEMORY, "autoinstall_known_extensions": False}
     spill = path.with_name(f"{path.name}.spill")
+    config: dict[str, Any] = {
+        "threads": THREADS,
+        "memory_limit": BUILD_MEMORY,
+        "temp_directory": str(spill),
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    connection = duckdb.connect(str(path), read_only=read_only, config=config)
     try:
-        connection = duckdb.connect(str(path), read_only=read_only, config={**config, "temp_directory": str(spill)})
-    except duckdb.Error as error:
-        if not read_only:
-            raise
-        raise DataError(
-            f"`{path}` cannot be read", code="table-broken", why=str(error), fix="remove it: it is built anew"
-        ) from None
-    try:
-        yield connection
+        with interruptible():
+            confine(connection)
+            yield connection
     finally:
         connection.close()
         shutil.rmtree(spill, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C while the database works be one: it raises a RuntimeError then."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def confine(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let no SQL open a file but those that are open, and what is spilled of them: names and files are others' work."""
+    run(connection, "SET enable_external_access = false")
+    run(connection, "SET lock_configuration = true")
 
 
 @contextlib.contextmanager
@@ -175,49 +252,47 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
     """The path of a file to write; what processes left that were ended is removed, for only one builds at a time."""
-    for path in folder.glob(f"draft-{FILE}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    draft = folder / f"draft-{FILE}"
+    _erase_drafts(folder)
     try:
-        yield draft
+        yield folder / f"draft-{FILE}"
     finally:
-        for path in (draft, draft.with_name(f"{draft.name}.wal")):
-            path.unlink(missing_ok=True)
+        _erase_drafts(folder)
+
+
+def _erase_drafts(folder: Path) -> None:
+    for path in folder.glob(f"draft-{FILE}*"):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _state_in(path: Path) -> State | None:
     """What a file was built from; None where there is none, or it is broken."""
-    import duckdb
-
     if not path.is_file():
         return None
     try:
-        with opened(path, read_only=True) as file:
-            [(text,)] = run(file, "SELECT value FROM about WHERE name = 'state'")
-            return State.from_json(text)
-    except (DataError, duckdb.Error, ValueError, TypeError, KeyError) as error:
-        log.warning("explore: `%s` is built anew: it cannot be read (%s)", path, str(error).splitlines()[0])
+        return _read(path)[0]
+    except JoinedFileLost as error:
+        log.warning("explore: `%s` is built anew: it cannot be read (%s)", path, error.why)
         return None
 
 
 def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State, now: State) -> bool:
     """Whether the draft is the file with the parts that were added; False where that is not all that changed, or the
-    file is broken."""
+    file is broken or was removed meanwhile."""
     import duckdb
 
     added = growth.added_parts(before.parts, now.parts)
     if before.tables != now.tables or added is None:
         return False
-    shutil.copyfile(path, draft)
-    with opened(draft) as file:
-        try:
-            if not growth.take_in(work, sources, file, added):
+    try:
+        shutil.copyfile(path, draft)
+        with opened(draft) as file:
+            if _content(file)[0] != before or not growth.take_in(work, sources, file, added):
                 return False
-        except duckdb.Error as error:
-            log.warning("explore: `%s` is built anew (%s)", path, str(error).splitlines()[0])
-            return False
-        log.info("explore: %d parts were added to `%s`", sum(map(len, added.values())), path)
-        _finish(file, sources, now)
+            _finish(file, sources, now)
+    except (duckdb.Error, ValueError, FileNotFoundError) as error:
+        log.warning("explore: `%s` is built anew (%s)", path, first_line(error))
+        return False
+    log.info("explore: %d parts were added to `%s`", sum(map(len, added.values())), path)
     return True
 
 
@@ -239,18 +314,10 @@ def _finish(file: duckdb.DuckDBPyConnection, sources: Sources, now: State) -> No
         for source in sources.tables
         if source.role == "labels"
     ]
-    value = {
-        "num_rows": num_rows,
-        "columns": [asdict(column) for column in _columns(file, teachers, num_rows)],
-        "teachers": [asdict(teacher) for teacher in teachers],
-    }
+    about = About(num_rows=num_rows, columns=tuple(_columns(file, teachers, num_rows)), teachers=tuple(teachers))
     run(file, "CREATE OR REPLACE TABLE about (name VARCHAR, value VARCHAR)")
-    file.executemany("INSERT INTO about VALUES (?, ?)", [("state", now.to_json()), ("about", json.dumps(value))])
+    file.executemany("INSERT INTO about VALUES (?, ?)", [("state", now.to_json()), ("about", about.to_json())])
     run(file, "CHECKPOINT")
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 def _columns(file: duckdb.DuckDBPyConnection, teachers: Sequence[TeacherColumn], num_rows: int) -> Iterator[Column]:
@@ -258,7 +325,7 @@ def _columns(file: duckdb.DuckDBPyConnection, teachers: Sequence[TeacherColumn],
     kinds = dict(run(file, "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'rows'"))
     shown = {name: kind for name, kind in kinds.items() if name not in staging.HIDDEN}
     numbers = [name for name, kind in shown.items() if kind in ("BIGINT", "DOUBLE", "INTEGER")]
-    ends = ", ".join(f"quantile_cont({_quoted(name)}::DOUBLE, [0.005, 0.995])" for name in numbers)
+    ends = ", ".join(f"quantile_cont({quoted(name)}::DOUBLE, [0.005, 0.995])" for name in numbers)
     sample = "" if num_rows < _SAMPLED_ROWS else f" USING SAMPLE {100 * _SAMPLED_ROWS / num_rows:.3f} PERCENT (system)"
     [ends_of] = run(file, f"SELECT {ends} FROM rows{sample}")
     by_name = dict(zip(numbers, ends_of, strict=True))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from voxstill.core.records import fingerprint
+from voxstill.explorer.columns import quoted
 from voxstill.storage import tables
 from voxstill.storage.arrays import arrow_array, arrow_numbers
 from voxstill.storage.store import Store
@@ -169,7 +170,7 @@ def ids_of(source: TableSource, rows: pa.Table) -> pa.ChunkedArray:
 
 def search_text(sources: Sources) -> str:
     """The expression of the text that is searched: all that anybody wrote of an utterance, in lower case."""
-    main, *others = [f'"{source.text_column}"' for source in sources.joined if source.role == "labels"] or ["NULL"]
+    main, *others = [quoted(source.text_column) for source in sources.joined if source.role == "labels"] or ["NULL"]
     rest = "".join(f", CASE WHEN {name} IS DISTINCT FROM {main} THEN {name} END" for name in (*others, "human"))
     return f"lower(concat_ws(chr(10), {main}{rest}))"
 
@@ -187,10 +188,10 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     the table."""
 
     def of(name: str) -> str:
-        return f'"{prefix}{name}"'
+        return quoted(f"{prefix}{name}")
 
     def plain(*names: str) -> list[tuple[str, str]]:
-        return [(of(name), f'"{name}"') for name in names]
+        return [(of(name), quoted(name)) for name in names]
 
     if source.role == "utterances":
         return [
@@ -210,7 +211,7 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
         ]
     id_ = (of("utterance_id"), "id")
     if source.role == "labels":
-        columns = [id_, (of("text"), f'"{source.text_column}"')]
+        columns = [id_, (of("text"), quoted(source.text_column))]
         if source.is_main:
             confidence, language = f"exp({of('mean_logprob')})", of("language")
             columns += [(confidence, "confidence"), (language, "label_language"), *plain("finish", "error")]
@@ -222,9 +223,9 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     return [
         id_,
         *(
-            (f"CASE WHEN NOT isnan({of(field.name)}) THEN {of(field.name)} END", f'"{field.name}"')
+            (f"CASE WHEN NOT isnan({of(field.name)}) THEN {of(field.name)} END", quoted(field.name))
             if pa.types.is_floating(field.type)
-            else (of(field.name), f'"{field.name}"')
+            else (of(field.name), quoted(field.name))
             for field in tables.schema(source.kind)
             if field.name not in (*_NOT_OF_SCORES, "utterance_id")
         ),

@@ -82,6 +82,7 @@ def opened(
     from voxstill.explorer import joined
     from voxstill.explorer.audio import Sounds
     from voxstill.explorer.corpus import Corpus
+    from voxstill.explorer.errors import JoinedFileLost
     from voxstill.explorer.session import Facts, RuleFacts, Session
     from voxstill.pipeline.explore_experiments import facts_of
 
@@ -90,26 +91,38 @@ def opened(
         with contextlib.suppress(StorageError):  # another process does so
             corrections.compact(work)
     facts = facts_of(cfg, experiments)
-    with _folder(cfg) as folder:
+    normalize = normalizer(cfg.evaluate.normalizer)
+
+    def session_in(folder: Path) -> Session:
         path, sources = joined.ensure(work, lambda: sources_of(cfg), folder)
         main = next((source.text_column for source in sources.tables if source.is_main), None)
         corpus = Corpus(path, [one.texts for one in facts if one.texts is not None])
-        normalize = normalizer(cfg.evaluate.normalizer)
-        session = Session(
-            work,
-            corpus,
-            Sounds(work, reading(cfg)),
-            Facts(
-                title=redact_uri(work.root),
-                utterances=sources.tables[0].prefix,
-                main=main,
-                rules=[RuleFacts(name=rule.name, why=rule.why) for rule in RULES],
-                experiments=facts,
-                judge=judge or _user(),
-                is_editable=edit,
-            ),
-            lambda text: words(normalize(text)),
-        )
+        with contextlib.ExitStack() as undo:
+            undo.callback(corpus.close)
+            session = Session(
+                work,
+                corpus,
+                Sounds(work, reading(cfg)),
+                Facts(
+                    title=redact_uri(work.root),
+                    utterances=sources.tables[0].prefix,
+                    main=main,
+                    rules=[RuleFacts(name=rule.name, why=rule.why) for rule in RULES],
+                    experiments=facts,
+                    judge=judge or _user(),
+                    is_editable=edit,
+                ),
+                lambda text: words(normalize(text)),
+            )
+            undo.pop_all()
+        return session
+
+    with _folder(cfg) as folder:
+        try:
+            session = session_in(folder)
+        except JoinedFileLost as error:
+            log.warning("explore: the joined file is built again (%s)", error.why)
+            session = session_in(folder)
         try:
             yield session
         finally:
