@@ -136,6 +136,7 @@ class Corpus:
         width = (high - low) / bins
         kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
+        place = f"CASE WHEN {column.sql} IS NOT NULL THEN {place} END"  # `greatest` passes over a null
         clause = self._clause(others)
         query = (
             f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"

@@ -6,6 +6,7 @@ Names of columns are those of the white list and never text of the request; ever
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ MAX_CONDITIONS = 32
 MAX_VALUES = 100
 MAX_ROW = 1 << 62
 """No row has such a number."""
+MAX_WHOLE = 1 << 127
+"""The database has no whole number of this size."""
 MAX_FILTER = 20_000
 """Characters of a filter."""
 
@@ -183,7 +186,7 @@ def _fits(column: Column, value: object) -> bool:
     if column.kind == "flag" or isinstance(value, bool):
         return column.kind == "flag" and isinstance(value, bool)
     if column.kind == "number":
-        return isinstance(value, int | float) and abs(value) < 1e18
+        return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) < MAX_WHOLE
     return isinstance(value, str) and "\0" not in value
 
 

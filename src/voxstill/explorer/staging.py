@@ -196,7 +196,8 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
         return [
             *plain("id", "row", "recording_id", "uri", "channel", "start_ms", "end_ms"),
             (f"{of('end_ms')} - {of('start_ms')}", "duration_ms"),
-            *plain("gain_db", "split", "language", "speaker", "dialect", "dataset"),
+            (_finite(of("gain_db")), "gain_db"),
+            *plain("split", "language", "speaker", "dialect", "dataset"),
             (of("text"), "human"),
         ]
     if source.role == "shards":
@@ -212,7 +213,7 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     if source.role == "labels":
         columns = [id_, (of("text"), f'"{source.text_column}"')]
         if source.is_main:
-            confidence, language = f"exp({of('mean_logprob')})", of("language")
+            confidence, language = _finite(f"exp({of('mean_logprob')})"), of("language")
             columns += [(confidence, "confidence"), (language, "label_language"), *plain("finish", "error")]
         return columns
     if source.role == "verdicts":
@@ -222,13 +223,18 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     return [
         id_,
         *(
-            (f"CASE WHEN NOT isnan({of(field.name)}) THEN {of(field.name)} END", f'"{field.name}"')
+            (_finite(of(field.name)), f'"{field.name}"')
             if pa.types.is_floating(field.type)
             else (of(field.name), f'"{field.name}"')
             for field in tables.schema(source.kind)
             if field.name not in (*_NOT_OF_SCORES, "utterance_id")
         ),
     ]
+
+
+def _finite(number: str) -> str:
+    """The expression of a number that is null where it is NaN or infinite, for JSON has neither."""
+    return f"CASE WHEN isfinite({number}) THEN {number} END"
 
 
 def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
