@@ -117,3 +117,18 @@ def test_numbers_that_json_does_not_have_are_missing(tmp_path: Path, bad: float)
             assert (sum(histogram["counts"]), histogram["unknown"]) == (3, 1)
             for where, num in (({"min": -1}, 3), ({"in": [None]}, 1)):
                 assert answer(client, "totals", filter={"where": [{"column": column, **where}]})["utterances"] == num
+
+
+def test_texts_with_a_nul_are_sorted_filtered_and_searched_as_others(tmp_path: Path) -> None:
+    texts = ["a\0b", "zz", "a\0c", "\0", "a", "\U0010ffff"]
+    with served(tmp_path, texts, [-0.1] * len(texts), [0.5] * len(texts)) as client:
+        for column in ("human", "label_first", "speaker"):
+            assert keys_of_pages(client, column) == sorted(texts)
+            assert keys_of_pages(client, f"-{column}") == sorted(texts, reverse=True)
+        speakers = [one["value"] for one in answer(client, "facet", column="speaker")]
+        assert sorted(speakers) == sorted(texts)
+        for text in texts:
+            where = [{"column": "speaker", "in": [text]}]
+            assert [row["human"] for row in answer(client, "rows", filter={"where": where})["rows"]] == [text]
+            matches = [row["human"] for row in answer(client, "rows", filter={"text": text})["rows"]]
+            assert matches == [one for one in texts if text in one]

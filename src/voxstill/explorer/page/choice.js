@@ -45,4 +45,4 @@ function fits({ kind }, value) {
   return kind === "number" ? Number.isFinite(value) : isText(value);
 }
 
-const isText = (value) => typeof value === "string" && !value.includes("\0") && value.isWellFormed();
+const isText = (value) => typeof value === "string" && value.isWellFormed();
