@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,16 @@ from voxstill.storage import tables
 from voxstill.storage.store import Store
 
 NUM = 400
-PIECES = (*"abcdeABCDE äÄöß éÉ жЖдД 中文字 😀 %_'\"\\()*?[]", "the ", "light ", "Straße ", "50% ", "it's ")
+PIECES = (
+    *"abcdeABCDE äÄöß éÉ жЖдД 中文字 \u3000かな。\u9fff\ua000𠀀가ก 😀 %_'\"\\()*?[]",
+    "中文",
+    "\n",
+    "the ",
+    "light ",
+    "Straße ",
+    "50% ",
+    "it's ",
+)
 SOURCES = Sources(
     tables=(
         TableSource(role="utterances", prefix="utterances/u", kind=Utterance),
@@ -103,6 +113,33 @@ def test_it_finds_what_a_search_of_every_text_finds(searched: tuple[Corpus, list
         found = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
         assert found == expected, wanted
         assert corpus.totals(Filter(text=wanted))["utterances"] == len(expected), wanted
+
+
+def test_words_and_whole_texts_give_the_same_rows(searched: tuple[Corpus, list[list[str]]]) -> None:
+    corpus, texts = searched
+    for query in queries(np.random.default_rng(2), texts):
+        wanted = query.strip().lower() or "中中"
+        by_words, by_texts = (
+            word_index.rows_with(corpus._numbers, wanted, NUM, by_words=by_words) for by_words in (True, False)
+        )
+        assert np.array_equal(by_words, by_texts), wanted
+
+
+@pytest.mark.parametrize(
+    ("letters", "space", "is_shorter"),
+    [("abcdefgh", " ", True), ("的一是不了人我在", "", True), ("กขคงจฉชซ", "", False)],
+)
+def test_words_are_searched_where_they_are_fewer_than_the_texts(
+    tmp_path: Path, letters: str, space: str, is_shorter: bool
+) -> None:
+    rng, work = np.random.default_rng(0), Store(str(tmp_path / "work"))
+    texts = [space.join(rng.choice(list(letters), 25)) for _ in range(100)]
+    add(work, "0", [f"id{k}" for k in range(100)], dict.fromkeys(("human", "first", "second"), texts))
+    corpus = Corpus(joined.ensure(work, lambda: SOURCES, tmp_path / "explorer")[0])
+    assert word_index.is_shorter(corpus._numbers) == is_shorter
+    wanted = texts[7][3:8].strip()
+    assert corpus.totals(Filter(text=wanted))["utterances"] == sum(wanted in text for text in texts)
+    corpus.close()
 
 
 def test_more_searches_at_once_than_are_kept_answer_as_alone(

@@ -17,6 +17,7 @@ class Searches:
 
     def __init__(self, numbers: word_index.Numbers, lower: Callable[[str], str], num_rows: int) -> None:
         self._numbers, self._lower, self._num_rows = numbers, lower, num_rows
+        self._by_words = word_index.is_shorter(numbers)
         self._lock = threading.Lock()
         self._clause_of: dict[str, Clause] = {}
 
@@ -30,7 +31,7 @@ class Searches:
         return clause
 
     def _search(self, text: str) -> Clause:
-        has_N = word_index.rows_with(self._numbers, self._lower(text), self._num_rows)
+        has_N = word_index.rows_with(self._numbers, self._lower(text), self._num_rows, by_words=self._by_words)
         for row_K in self._numbers("SELECT row FROM corpus.rows WHERE id = ?", (text,)):
             has_N[row_K] = True
         return word_index.clause(has_N)
