@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.explorer import joined
+from voxstill.explorer import joined, staging
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import RequestError
 from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
@@ -70,7 +70,7 @@ class Corpus:
         self._has_removed = False
         [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
         self._num_rows = last + 1
-        self._searches = Searches(self._numbers, self._lower, self._num_rows)
+        self._searches = Searches(self._numbers, self._folded, self._num_rows)
         self._add_students(students)
 
     def close(self) -> None:
@@ -217,10 +217,10 @@ class Corpus:
             return wanted.clause()
         return wanted.clause(self._searches.clause(wanted.text))
 
-    def _lower(self, text: str) -> str:
-        """A text in lower case as the database makes it, by which the texts of the file were made."""
-        [(lower,)] = self._fetch("SELECT lower(?)", (text,))
-        return str(lower)
+    def _folded(self, text: str) -> str:
+        """A text as the searched texts of the file are, whatever its case."""
+        [(folded,)] = self._fetch(f"SELECT {staging.folded('?')}", (text,))
+        return str(folded)
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

@@ -171,7 +171,12 @@ def search_text(sources: Sources) -> str:
     """The expression of the text that is searched: all that anybody wrote of an utterance, in lower case."""
     main, *others = [f'"{source.text_column}"' for source in sources.joined if source.role == "labels"] or ["NULL"]
     rest = "".join(f", CASE WHEN {name} IS DISTINCT FROM {main} THEN {name} END" for name in (*others, "human"))
-    return f"lower(concat_ws(chr(10), {main}{rest}))"
+    return folded(f"concat_ws(chr(10), {main}{rest})")
+
+
+def folded(text: str) -> str:
+    """The expression of a text whatever its case: a capital sigma has two small letters."""
+    return f"replace(lower({text}), 'ς', 'σ')"
 
 
 def derived(sources: Sources) -> str:

@@ -149,7 +149,7 @@ def is_shorter(numbers: Numbers) -> bool:
 
 
 def rows_with(numbers: Numbers, text: str, num_rows: int, *, by_words: bool) -> NDArray[np.bool_]:
-    """Which rows have a text, in lower case, as a part of theirs; row numbers are below `num_rows`."""
+    """Which rows have a text, folded as theirs, as a part of theirs; row numbers are below `num_rows`."""
     conditions = _conditions(text) if by_words else []
     counted = sorted(zip(_nums_postings(numbers, conditions), conditions, strict=True))
     rare = [one for num, one in counted if num < _RARE * num_rows]
