@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxstill.core.records import Label, Utterance
-from voxstill.explorer import joined, word_index
+from voxstill.explorer import joined, staging, word_index
 from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.filters import ROW, Filter, Order
 from voxstill.explorer.staging import Sources, TableSource
@@ -19,7 +21,16 @@ from voxstill.storage import tables
 from voxstill.storage.store import Store
 
 NUM = 400
-PIECES = (*"abcdeABCDE äÄöß éÉ жЖдД 中文字 😀 %_'\"\\()*?[]", "the ", "light ", "Straße ", "50% ", "it's ")
+PIECES = (
+    *"abcdeABCDE äÄöß éÉ жЖдД σςΣ 中文字 \u3000かな。\u9fff\ua000𠀀가ก 😀 %_'\"\\()*?[]",
+    "中文",
+    "\n",
+    "the ",
+    "light ",
+    "Straße ",
+    "50% ",
+    "it's ",
+)
 SOURCES = Sources(
     tables=(
         TableSource(role="utterances", prefix="utterances/u", kind=Utterance),
@@ -66,6 +77,10 @@ def searched(
     corpus.close()
 
 
+def folded(text: str) -> str:
+    return text.lower().replace("ς", "σ")
+
+
 def queries(rng: np.random.Generator, texts: list[list[str]]) -> Iterator[str]:
     """Pieces of texts of any length in another case, and what is in none."""
     for _ in range(300):
@@ -98,11 +113,38 @@ def test_it_finds_what_a_search_of_every_text_finds(searched: tuple[Corpus, list
         expected = [
             number
             for number, of_row in enumerate(texts)
-            if any(wanted.lower() in text.lower() for text in of_row) or wanted == f"id{number}"
+            if any(folded(wanted) in folded(text) for text in of_row) or wanted == f"id{number}"
         ]
         found = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
         assert found == expected, wanted
         assert corpus.totals(Filter(text=wanted))["utterances"] == len(expected), wanted
+
+
+def test_words_and_whole_texts_give_the_same_rows(searched: tuple[Corpus, list[list[str]]]) -> None:
+    corpus, texts = searched
+    for query in list(queries(np.random.default_rng(2), texts))[::5]:
+        wanted = folded(query.strip()) or "中中"
+        by_words, by_texts = (
+            word_index.rows_with(corpus._numbers, wanted, NUM, by_words=by_words) for by_words in (True, False)
+        )
+        assert np.array_equal(by_words, by_texts), wanted
+
+
+@pytest.mark.parametrize(
+    ("letters", "space", "is_shorter"),
+    [("abcdefgh", " ", True), ("的一是不了人我在", "", True), ("กขคงจฉชซ", "", False)],
+)
+def test_words_are_searched_where_they_are_fewer_than_the_texts(
+    tmp_path: Path, letters: str, space: str, is_shorter: bool
+) -> None:
+    rng, work = np.random.default_rng(0), Store(str(tmp_path / "work"))
+    texts = [space.join(rng.choice(list(letters), 25)) for _ in range(100)]
+    add(work, "0", [f"id{k}" for k in range(100)], dict.fromkeys(("human", "first", "second"), texts))
+    corpus = Corpus(joined.ensure(work, lambda: SOURCES, tmp_path / "explorer")[0])
+    assert word_index.is_shorter(corpus._numbers) == is_shorter
+    wanted = texts[7][3:8].strip()
+    assert corpus.totals(Filter(text=wanted))["utterances"] == sum(wanted in text for text in texts)
+    corpus.close()
 
 
 def test_more_searches_at_once_than_are_kept_answer_as_alone(
@@ -124,3 +166,12 @@ def test_words_are_sorted_by_all_of_their_bits(numbers: list[int], first_row: in
     number_P, row_P = np.array(numbers, np.int32), first_row + np.arange(len(numbers)) // 2
     pairs = word_index._sorted(number_P, row_P).tolist()
     assert [divmod(pair, 2**32) for pair in pairs] == sorted(zip(numbers, row_P.tolist(), strict=True))
+
+
+LETTERS = st.characters(codec="utf-8", max_codepoint=0x52F).filter(lambda one: one not in "µßİŉſǰͅΐΰϐϑϕϖϰϱϵ")
+"""Latin, Greek and Cyrillic but for letters with another fold, such as `ß`, which Python takes as `ss`."""
+
+
+@given(st.lists(st.one_of(LETTERS, st.sampled_from("σςΣ ")).map(str)).map("".join))
+def test_texts_are_folded_as_python_folds_them(text: str) -> None:
+    assert duckdb.execute(f"SELECT {staging.folded('?')}", [text]).fetchone() == (text.casefold(),)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.errors import first_line
-from voxstill.explorer import joined
+from voxstill.explorer import joined, staging
 from voxstill.explorer.columns import Column, Row
 from voxstill.explorer.errors import JoinedFileLost, RequestError
 from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
@@ -87,7 +87,7 @@ class Corpus:
         self._has_removed = False
         [(last,)] = self._fetch("SELECT coalesce(max(row), -1) FROM corpus.rows", ())
         self._num_rows = last + 1
-        self._searches = Searches(self._numbers, self._lower, self._num_rows)
+        self._searches = Searches(self._numbers, self._folded, self._num_rows)
         self._add_students(students)
 
     def close(self) -> None:
@@ -154,6 +154,7 @@ class Corpus:
         width = (high - low) / bins
         kept = "count(*) FILTER (kept)" if "kept" in self.columns else "count(*)"
         place = f"least(greatest(floor(({column.sql} - {low!r}) / {width!r}), 0), {bins - 1})::INTEGER"
+        place = f"CASE WHEN {column.sql} IS NOT NULL THEN {place} END"  # `greatest` passes over a null
         clause = self._clause(others)
         query = (
             f"SELECT {place} AS bin, count(*), {kept} FROM {joins([*others.columns, column])}"
@@ -234,10 +235,10 @@ class Corpus:
             return wanted.clause()
         return wanted.clause(self._searches.clause(wanted.text))
 
-    def _lower(self, text: str) -> str:
-        """A text in lower case as the database makes it, by which the texts of the file were made."""
-        [(lower,)] = self._fetch("SELECT lower(?)", (text,))
-        return str(lower)
+    def _folded(self, text: str) -> str:
+        """A text as the searched texts of the file are, whatever its case."""
+        [(folded,)] = self._fetch(f"SELECT {staging.folded('?')}", (text,))
+        return str(folded)
 
     def _add_students(self, students: Sequence[StudentTexts]) -> None:
         import pyarrow as pa

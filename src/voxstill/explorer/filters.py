@@ -6,6 +6,7 @@ Names of columns are those of the white list and never text of the request; ever
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ MAX_CONDITIONS = 32
 MAX_VALUES = 100
 MAX_ROW = 1 << 62
 """No row has such a number."""
+MAX_WHOLE = 1 << 127
+"""The database has no whole number of this size."""
 MAX_FILTER = 20_000
 """Characters of a filter."""
 
@@ -124,7 +127,7 @@ def parse_filter(text: str | None, columns: Mapping[str, Column]) -> Filter:
     tree = _object(text)
     wanted = tree.get("text", "")
     where = tree.get("where", [])
-    if not isinstance(wanted, str) or len(wanted) > MAX_TEXT or "\0" in wanted:
+    if not isinstance(wanted, str) or len(wanted) > MAX_TEXT:
         raise RequestError(400, f"`text` is no text of at most {MAX_TEXT} characters")
     if not isinstance(where, list) or len(where) > MAX_CONDITIONS:
         raise RequestError(400, f"`where` is no list of at most {MAX_CONDITIONS} conditions")
@@ -183,8 +186,8 @@ def _fits(column: Column, value: object) -> bool:
     if column.kind == "flag" or isinstance(value, bool):
         return column.kind == "flag" and isinstance(value, bool)
     if column.kind == "number":
-        return isinstance(value, int | float) and abs(value) < 1e18
-    return isinstance(value, str) and "\0" not in value
+        return math.isfinite(value) if isinstance(value, float) else isinstance(value, int) and abs(value) < MAX_WHOLE
+    return isinstance(value, str)
 
 
 def _object(text: str) -> Mapping[str, Any]:

@@ -53,7 +53,7 @@ def _add_utterances(file: duckdb.DuckDBPyConnection, source: TableSource) -> Non
     run(
         file,
         f"INSERT INTO rows BY NAME SELECT * REPLACE (row + (SELECT coalesce(max(row) + 1, 0) FROM rows) AS row),"
-        f" lower(human) AS search FROM {source.staged} WHERE id NOT IN (SELECT id FROM rows)",
+        f" {staging.folded('human')} AS search FROM {source.staged} WHERE id NOT IN (SELECT id FROM rows)",
     )
 
 

@@ -35,7 +35,7 @@ from voxstill.storage.store import Store
 if TYPE_CHECKING:
     import duckdb
 
-VERSION = 3
+VERSION = 4
 """Rises when the columns or their meaning change: older files are built anew."""
 THREADS = 2
 BUILD_MEMORY = "600MB"

@@ -13,10 +13,11 @@ KEPT = 8
 
 
 class Searches:
-    """May be used by several threads; row numbers are below `num_rows`, and `lower` is the lower case of the texts."""
+    """May be used by several threads; row numbers are below `num_rows`, and `folded` is a text as those of the file."""
 
-    def __init__(self, numbers: word_index.Numbers, lower: Callable[[str], str], num_rows: int) -> None:
-        self._numbers, self._lower, self._num_rows = numbers, lower, num_rows
+    def __init__(self, numbers: word_index.Numbers, folded: Callable[[str], str], num_rows: int) -> None:
+        self._numbers, self._folded, self._num_rows = numbers, folded, num_rows
+        self._by_words = word_index.is_shorter(numbers)
         self._lock = threading.Lock()
         self._clause_of: dict[str, Clause] = {}
 
@@ -30,7 +31,7 @@ class Searches:
         return clause
 
     def _search(self, text: str) -> Clause:
-        has_N = word_index.rows_with(self._numbers, self._lower(text), self._num_rows)
+        has_N = word_index.rows_with(self._numbers, self._folded(text), self._num_rows, by_words=self._by_words)
         for row_K in self._numbers("SELECT row FROM corpus.rows WHERE id = ?", (text,)):
             has_N[row_K] = True
         return word_index.clause(has_N)

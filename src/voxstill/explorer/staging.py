@@ -172,7 +172,12 @@ def search_text(sources: Sources) -> str:
     """The expression of the text that is searched: all that anybody wrote of an utterance, in lower case."""
     main, *others = [quoted(source.text_column) for source in sources.joined if source.role == "labels"] or ["NULL"]
     rest = "".join(f", CASE WHEN {name} IS DISTINCT FROM {main} THEN {name} END" for name in (*others, "human"))
-    return f"lower(concat_ws(chr(10), {main}{rest}))"
+    return folded(f"concat_ws(chr(10), {main}{rest})")
+
+
+def folded(text: str) -> str:
+    """The expression of a text whatever its case: a capital sigma has two small letters."""
+    return f"replace(lower({text}), 'ς', 'σ')"
 
 
 def derived(sources: Sources) -> str:
@@ -197,7 +202,8 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
         return [
             *plain("id", "row", "recording_id", "uri", "channel", "start_ms", "end_ms"),
             (f"{of('end_ms')} - {of('start_ms')}", "duration_ms"),
-            *plain("gain_db", "split", "language", "speaker", "dialect", "dataset"),
+            (_finite(of("gain_db")), "gain_db"),
+            *plain("split", "language", "speaker", "dialect", "dataset"),
             (of("text"), "human"),
         ]
     if source.role == "shards":
@@ -213,7 +219,7 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     if source.role == "labels":
         columns = [id_, (of("text"), quoted(source.text_column))]
         if source.is_main:
-            confidence, language = f"exp({of('mean_logprob')})", of("language")
+            confidence, language = _finite(f"exp({of('mean_logprob')})"), of("language")
             columns += [(confidence, "confidence"), (language, "label_language"), *plain("finish", "error")]
         return columns
     if source.role == "verdicts":
@@ -223,13 +229,18 @@ def expressions(source: TableSource, prefix: str = "") -> list[tuple[str, str]]:
     return [
         id_,
         *(
-            (f"CASE WHEN NOT isnan({of(field.name)}) THEN {of(field.name)} END", quoted(field.name))
+            (_finite(of(field.name)), quoted(field.name))
             if pa.types.is_floating(field.type)
             else (of(field.name), quoted(field.name))
             for field in tables.schema(source.kind)
             if field.name not in (*_NOT_OF_SCORES, "utterance_id")
         ),
     ]
+
+
+def _finite(number: str) -> str:
+    """The expression of a number that is null where it is NaN or infinite, for JSON has neither."""
+    return f"CASE WHEN isfinite({number}) THEN {number} END"
 
 
 def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -4,11 +4,14 @@ A text without a space is part of a row's texts just where it is part of one of 
 the vocabulary, which is small, and reads the rows of the words that it finds. Of a text of several words the first is
 the end of a word, the last the beginning of one, and the rows that have all of them are compared with it. What most
 rows have several times, such as a letter, is looked for in the texts themselves.
+
+Chinese and Japanese have no spaces: each of their characters is a word, or every text would be one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +40,13 @@ _BLOCKS_AHEAD = 1
 """Ranges of rows whose words wait in memory."""
 _RARE = 2
 """Rows of words, to all rows, below which reading them is faster than reading all texts."""
+_REPEATED = 2
+"""Rows of a word, on average, below which the vocabulary is not much shorter than the texts: they are read instead."""
+
+
+_WORD = re.compile("[\u3000-\u9fff]|[^\u3000-\u9fff \n]+")
+_FIRST_OF_THREE, _LAST_OF_THREE = np.uint8("\u3000".encode()[0]), np.uint8("\u9fff".encode()[0])
+"""First bytes in UTF-8 of the characters that are words by themselves; of these bytes all have three."""
 
 
 @contextlib.contextmanager
@@ -131,23 +141,40 @@ def _sorted(number_P: NDArray[np.int32], row_P: NDArray[np.int64]) -> NDArray[np
     return number_P[order_P].astype(np.int64) << 32 | row_P[order_P]
 
 
-def rows_with(numbers: Numbers, text: str, num_rows: int) -> NDArray[np.bool_]:
-    """Which rows have a text, in lower case, as a part of theirs; row numbers are below `num_rows`."""
-    words = text.replace("\n", " ").split(" ")
-    if len(words) == 1:
-        conditions = [("contains(word, ?)", text)]
-    else:
-        inner = [("word = ?", word) for word in words[1:-1] if word]
-        conditions = [("suffix(word, ?)", words[0]), *inner, ("prefix(word, ?)", words[-1])]
-    rare = [(sql, word) for sql, word in conditions if _num_postings(numbers, sql, word) < _RARE * num_rows]
+def is_shorter(numbers: Numbers) -> bool:
+    """Whether the vocabulary is so much shorter than the texts that a search of it is faster."""
+    counts = numbers("SELECT unnest([(SELECT count(*) FROM corpus.words), (SELECT count(*) FROM corpus.postings)])", ())
+    num_words, num_postings = np.concatenate(list(counts))
+    return bool(_REPEATED * num_words <= num_postings)
+
+
+def rows_with(numbers: Numbers, text: str, num_rows: int, *, by_words: bool) -> NDArray[np.bool_]:
+    """Which rows have a text, folded as theirs, as a part of theirs; row numbers are below `num_rows`."""
+    conditions = _conditions(text) if by_words else []
+    counted = sorted(zip(_nums_postings(numbers, conditions), conditions, strict=True))
+    rare = [one for num, one in counted if num < _RARE * num_rows]
     if not rare:
         return _among(num_rows, numbers("SELECT row FROM corpus.rows WHERE contains(search, ?)", (text,)))
     has_N = np.ones(num_rows, np.bool_)
     for sql, word in rare:
-        has_N &= _among(num_rows, numbers(f"SELECT row FROM corpus.postings WHERE {_has(sql)}", (word,)))
-    if len(words) == 1:
+        query = f"SELECT row FROM corpus.postings WHERE number IN (SELECT number FROM corpus.words WHERE {sql})"
+        has_N &= _among(num_rows, numbers(query, (word,)))
+        if _is_few(has_N):
+            break
+    if _WORD.fullmatch(text):
         return has_N
     return _among(num_rows, numbers(*_comparison(has_N, text)))
+
+
+def _conditions(text: str) -> Sequence[tuple[str, str]]:
+    """Conditions in SQL, with their parameters, that some word of each row meets that has a text."""
+    words = _WORD.findall(text)
+    kinds = ["word = ?"] * len(words)
+    if not "\u3000" <= text[0] <= "\u9fff":
+        kinds[0] = "suffix(word, ?)"
+    if not "\u3000" <= text[-1] <= "\u9fff":
+        kinds[-1] = "prefix(word, ?)" if len(words) > 1 else "contains(word, ?)"
+    return list(dict.fromkeys(zip(kinds, words, strict=True)))
 
 
 def clause(has_N: NDArray[np.bool_]) -> Clause:
@@ -180,14 +207,16 @@ def _among(num_rows: int, pieces: Iterator[NDArray[np.integer]]) -> NDArray[np.b
     return has_N
 
 
-def _num_postings(numbers: Numbers, condition: str, word: str) -> int:
-    """How many rows have the words of a condition, those with several of them counted for each."""
-    query = f"SELECT coalesce(sum(num), 0)::BIGINT FROM corpus.counts WHERE {_has(condition)}"
-    return sum(int(num) for piece in numbers(query, (word,)) for num in piece)
-
-
-def _has(condition: str) -> str:
-    return f"number IN (SELECT number FROM corpus.words WHERE {condition})"
+def _nums_postings(numbers: Numbers, conditions: Sequence[tuple[str, str]]) -> Sequence[int]:
+    """How many rows have the words of each condition, those with several of them counted for each."""
+    if not conditions:
+        return []
+    sums = ", ".join(f"coalesce(sum(num) FILTER ({sql}), 0)::BIGINT" for sql, _ in conditions)
+    query = (
+        f"SELECT unnest([{sums}]) FROM corpus.counts JOIN corpus.words USING (number)"
+        f" WHERE {' OR '.join(sql for sql, _ in conditions)}"
+    )
+    return [int(num) for piece in numbers(query, [word for _, word in conditions] * 2) for num in piece]
 
 
 def _words(texts: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -202,8 +231,12 @@ def _words(texts: pa.RecordBatch) -> tuple[pa.Array, NDArray[np.int64]]:
     if len(search) == 0 or offset_N[0] == offset_N[-1]:
         return pa.nulls(0, pa.large_string()), np.zeros(0, np.int64)
     begins_T = np.zeros(offset_N[-1] + 1, np.bool_)
-    space_T = (bytes_T[: offset_N[-1]] == ord(" ")) | (bytes_T[: offset_N[-1]] == ord("\n"))
+    bytes_T = bytes_T[: offset_N[-1]]
+    space_T = (bytes_T == ord(" ")) | (bytes_T == ord("\n"))
     np.logical_and(space_T[:-1], ~space_T[1:], out=begins_T[1:-1])
+    character_K = np.flatnonzero(bytes_T - _FIRST_OF_THREE <= _LAST_OF_THREE - _FIRST_OF_THREE)  # below wraps around
+    begins_T[character_K] = True
+    begins_T[character_K + 3] = ~space_T[np.minimum(character_K + 3, len(space_T) - 1)]
     begins_T[offset_N] = True
     begins_T[: offset_N[0]] = False
     bound_P = np.flatnonzero(begins_T)

@@ -73,11 +73,6 @@ export const focusRows = () => find("rows").focus({ preventScroll: true });
 /** Whether a key belongs to an input method that composes characters; some browsers only give it the code 229. */
 export const isComposing = (event) => event.isComposing || event.keyCode === 229;
 
-const TOO_LARGE = 1e18;
-
-/** Whether the API takes a value as a number. */
-export const isNumber = (value) => Number.isFinite(value) && Math.abs(value) < TOO_LARGE;
-
 /** Numbers for people: thousands apart, four digits that count. */
 export function number(value) {
   if (value === null || value === undefined) return "–";

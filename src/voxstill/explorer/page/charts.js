@@ -1,6 +1,6 @@
 // Histograms that are brushed, and learning curves.
 
-import { isNumber, make, number, svg } from "./api.js";
+import { make, number, svg } from "./api.js";
 
 const WIDTH = 240, HEIGHT = 46;
 
@@ -54,7 +54,7 @@ export class Histogram {
 
   take() {
     const ends = [this.min, this.max].map((input) => {
-      const text = input.value.trim(), value = text === "" ? null : Number(text), isBad = value !== null && !isNumber(value);
+      const text = input.value.trim(), value = text === "" ? null : Number(text), isBad = value !== null && !Number.isFinite(value);
       input.setAttribute("aria-invalid", String(isBad));
       if (isBad) this.complain(new Error(`${this.column.title}: “${text}” is no number`));
       return isBad ? NaN : value;

@@ -1,7 +1,5 @@
 // What is chosen, as it stands in the address.
 
-import { isNumber } from "./api.js";
-
 const MAX_TEXT = 200, MAX_VALUES = 100;
 
 export const nothing = () => ({ text: "", where: new Map(), order: "", descending: false });
@@ -37,14 +35,14 @@ function condition(tree, columns) {
     return values.length && values.length <= MAX_VALUES ? { column: column.name, in: values } : null;
   }
   if (column.kind !== "number") return null;
-  const [min, max] = [tree.min, tree.max].map((end) => (isNumber(end) ? end : null));
+  const [min, max] = [tree.min, tree.max].map((end) => (Number.isFinite(end) ? end : null));
   return min === null && max === null ? null : { column: column.name, min, max };
 }
 
 function fits({ kind }, value) {
   if (value === null) return true;
   if (kind === "flag") return typeof value === "boolean";
-  return kind === "number" ? isNumber(value) : isText(value);
+  return kind === "number" ? Number.isFinite(value) : isText(value);
 }
 
-const isText = (value) => typeof value === "string" && !value.includes("\0") && value.isWellFormed();
+const isText = (value) => typeof value === "string" && value.isWellFormed();
