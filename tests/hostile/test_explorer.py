@@ -109,7 +109,6 @@ def test_it_listens_on_loopback_alone(explorer: ExplorerProcess) -> None:
 
 @pytest.mark.parametrize("text", SQL)
 def test_sql_is_a_value_or_no_column_everywhere(explorer: ExplorerProcess, text: str) -> None:
-    bad = "\0" in text
     answers = [
         explorer.get("rows", order=text),
         explorer.get("rows", order="-" + text),
@@ -128,10 +127,9 @@ def test_sql_is_a_value_or_no_column_everywhere(explorer: ExplorerProcess, text:
     assert {answer.status_code for answer in answers} == {400}, [answer.text for answer in answers]
     searched = explorer.get("rows", filter={"text": text})
     values = explorer.get("rows", filter={"where": [{"column": "speaker", "in": [text]}]})
-    assert searched.status_code == values.status_code == (400 if bad else 200)
-    if not bad:
-        assert values.json()["rows"] == []
-        assert searched.json()["rows"] == [] or text in ("%", "_", "row")
+    assert searched.status_code == values.status_code == 200
+    assert values.json()["rows"] == []
+    assert searched.json()["rows"] == [] or text in ("%", "_", "row")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_sql_is_a_value_or_no_column_everywhere(explorer: ExplorerProcess, text:
         {"where": [{"column": "split", "in": ["x"] * 101}]},
         {"where": [{"column": "split", "min": 1}]},
         {"where": [{"column": "duration_ms", "min": True}]},
-        {"where": [{"column": "duration_ms", "min": 1e300}]},
+        {"where": [{"column": "duration_ms", "min": 2**127}]},
         {"where": [{"column": "kept", "in": ["true"]}]},
         {"where": [{"column": "split", "in": ["dev"]}] * 33},
     ],

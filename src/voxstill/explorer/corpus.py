@@ -25,7 +25,7 @@ from voxstill.explorer.filters import ROW, Clause, Filter, Order, Value, joins
 from voxstill.explorer.searches import Searches
 from voxstill.explorer.staging import run
 from voxstill.explorer.students import StudentTexts
-from voxstill.storage.arrays import arrow_array
+from voxstill.storage.arrays import arrow_array, numpy_array
 
 if TYPE_CHECKING:
     import duckdb
@@ -259,7 +259,7 @@ class Corpus:
         """The only column of a query, in pieces."""
         with self._cursor() as cursor:
             for batch in cursor.sql(query, params=list(values)).to_arrow_reader(_ROWS_AT_ONCE):
-                yield batch.column(0).to_numpy()
+                yield numpy_array(batch.column(0))
 
     def _dicts(self, query: str, values: Sequence[object]) -> Iterator[Row]:
         with self._cursor() as cursor:
