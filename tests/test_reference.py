@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference"
 
 
-@pytest.mark.parametrize("name", ["options", "commands", "errors"])
+@pytest.mark.parametrize("name", ["options", "commands", "errors", "formats"])
 def test_a_page_is_that_of_the_code(name: str, tmp_path: Path) -> None:
     output, script = tmp_path / "page.md", ROOT / f"tools/{name}_page.py"
     subprocess.run([sys.executable, str(script), str(output)], check=True, env=world.environment())
