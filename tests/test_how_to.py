@@ -18,11 +18,12 @@ import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
 from forked import free_port
 from ray_nodes import cluster_environment, listens, node
-from voxstill import cli
+from voxstill import cli, load_config
 from voxstill.audio import codec
 from voxstill.core.records import Label
 from voxstill.storage import tables
 from voxstill.storage.store import Store
+from voxstill.training.budget import check_schedule
 from waiting import until
 
 PAGES = sorted((quickstart.ROOT / "docs/how-to").glob("*.md"))
@@ -126,7 +127,7 @@ def test_a_how_to_can_be_followed(
 
 COMMANDS = """
 import json, sys
-from voxstill import cli
+from voxstill import cli, load_config
 for words in json.load(sys.stdin):
     if code := cli.main([*words, "--log-level", "warning"]):
         sys.exit(f"{words} ended with {code}")
@@ -169,6 +170,17 @@ def test_the_how_to_on_ray_can_be_followed(
     labels = {label.utterance_id: label.text for label in tables.read(Store("s3://bucket/calls"), "labels", Label)}
     assert labels.items() >= {row["id"]: row["text"] for row in manifest if "id" in row}.items()
     assert [entry.key for entry in s3.list("calls/shards") if entry.key.endswith(".tar")] != []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_training_of_a_how_to_has_an_end_of_its_own(page: Path, tmp_path: Path) -> None:
+    """The short form sets `train.steps`, which the reader of the page does not."""
+    for number, (_, content) in enumerate(quickstart.blocks(page, "yaml")):
+        name = re.match(r"# (\S+\.yaml)\n", content)
+        if name and re.search(rf"voxstill (run|train) .*{re.escape(name[1])}", page.read_text(encoding="utf-8")):
+            path = tmp_path / f"{number}.yaml"
+            path.write_text(content, encoding="utf-8")
+            check_schedule(load_config(path).train)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -154,8 +154,9 @@ def test_a_short_run_of_the_demo_makes_all_pictures(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "tools/pictures/make.py"), str(output), str(run)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**world.environment(), **SHORT})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in output.iterdir()} == {image.name for image in IMAGES}
-    for image in IMAGES:
+    of_the_run = [image for image in IMAGES if not image.name.startswith("results_")]  # plots of the figures
+    assert {path.name for path in output.iterdir()} == {image.name for image in of_the_run}
+    for image in of_the_run:
         check_whole(output / image.name)
         if image.suffix == ".png":
             with Image.open(image) as committed, Image.open(output / image.name) as drawn:

@@ -77,7 +77,7 @@ the first 63 stay, then `~` and a hash of the id. A tar without its sidecar is l
 | `evaluation/RESULT/`: `figures.json`, `ref.jsonl`, `hyp.jsonl` | [training](../training.md#results) |
 | the export: `model.onnx`, `tokens.txt`, `export.json` | [shipping](../shipping.md#files-of-the-export) |
 | transcripts: text, SRT, VTT, JSON, RTTM | [transcribing](../transcribing.md), [diarization](../diarization.md) |
-| labels as JSONL, CSV, Kaldi, CTM, STM and others | [filter](../filter.md) |
+| labels as JSONL, CSV, NeMo, Lhotse, Kaldi, SRT, STM or a Hugging Face folder | [filter](../filter.md) |
 """
 _SPLIT = "`train`, `dev` or `test`"
 _LANGUAGE = "language as the manifest says it, or null"
