@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 VERSION = 4
 """Rises when the columns or their meaning change: older files are built anew."""
 THREADS = 2
-BUILD_MEMORY = "600MB"
+BUILD_MEMORY = "480MB"
 _INTERRUPTED, _NO_THREAD = "Query interrupted", "can't start new thread"
 """What the RuntimeError of a query says at Ctrl-C, and that of a thread which the system does not start."""
 _TABLES = ("about", "counts", "postings", "rows", "strays", "words")
