@@ -32,10 +32,12 @@ SORT_BY_CONFIDENCE = """(() => {
 """Those first of which the teacher is least sure."""
 OPEN_A_TEST = """(() => {
   const rows = [...document.querySelectorAll("#rows tbody tr")];
-  rows.find((row) => row.querySelector("small").textContent.startsWith("test-")).click();
+  const test = rows.find((row) => row.querySelector("small")?.textContent.startsWith("test-"));
+  test?.click();
   scrollTo(0, 0);
+  return test !== undefined;
 })()"""
-"""Open the first utterance that the student was evaluated on."""
+"""Open the first utterance that the student was evaluated on; whether there is one yet."""
 SEARCH = "heater"
 
 
@@ -63,7 +65,7 @@ def explorer(browser: Browser, run: DemoRun, folder: Path) -> None:
         browser.wait_for(f"document.querySelector('#chips').textContent.includes('{SEARCH}')")
         browser.evaluate(SORT_BY_CONFIDENCE)
         settle(browser)
-        browser.evaluate(OPEN_A_TEST)
+        browser.wait_for(OPEN_A_TEST)  # a slow answer to the sorting may come after `settle`
         browser.wait_for(f"document.querySelectorAll('article.written').length > 1 && {DRAWN}")
         settle(browser)
         _save(browser, folder / "explorer.png", {"x": 0, "y": 0, "width": 1360, "height": 860})
