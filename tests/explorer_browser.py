@@ -90,7 +90,8 @@ CONTRAST = """(() => {
 """Texts and placeholders below 4.5 to 1 (3 to 1 where they are large), and other parts below 3 to 1."""
 DRAWN = """(() => {
   const wave = document.querySelector(".sound canvas");
-  return wave !== null && wave.getContext("2d").getImageData(0, 0, wave.width, wave.height).data.some((value) => value > 0);
+  const pixels = wave?.getContext("2d").getImageData(0, 0, wave.width, wave.height).data;
+  return pixels?.some((value) => value > 0) ?? false;
 })()"""
 """Whether the waveform is drawn."""
 READY = "document.body?.dataset.ready === 'true'"
