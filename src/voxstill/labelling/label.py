@@ -255,7 +255,7 @@ def _run(
         if type(error) is not VoxstillError:  # a lost cluster, a full disk: no fault of the teacher
             raise
         # here the work is the teacher's
-        raise TeacherError(error.what, code=error.code, why=error.why, fix=error.fix) from None
+        raise TeacherError(**error.to_dict()) from None
 
 
 def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) -> tuple[engine.Stage, ...]:
