@@ -7,12 +7,12 @@ Installs nothing, downloads nothing and needs no Ray: models are random, and the
 each a process of its own with its share of the time:
 
 - `steps`: a training of each size beside `transformers.Trainer` (`train/speed.py`), in bf16: audio per second, TFLOP/s
-  against a product of large matrices, wait for data, memory; `tf32`: in fp32 by TF32; `compiled`: `large` with compiled
-  layers.
+  against a product of large matrices, wait for data, memory; `graphs`: as CUDA graphs; `tf32`: in fp32 by TF32;
+  `compiled`: `large` with compiled layers.
 - `estimate`: the memory that `voxstill estimate` said of these trainings before they began.
 - `pretrain`: the wav2vec 2.0 step beside the example of transformers (`train/pretrain.py`).
 - `decoding`: random students transcribe: CTC greedily and with a beam, RNN-T greedily.
-- `resume`: a training that is ended in the middle and goes on, beside one that is not.
+- `resume`: a training that is ended in the middle and goes on, beside one that is not; also as CUDA graphs.
 - `transfer`: what 200 MB/s of audio, sent to the device meanwhile, cost products of matrices.
 
 Each part is written to `benchmarks/results/gpu.json` as soon as it is done; one that fails or takes too long has its
@@ -41,12 +41,13 @@ HERE = Path(__file__).parent
 SIZES = ("tiny", "small", "medium", "large")
 LIMIT_S = {
     "steps": 600,
-    "tf32": 300,
+    "graphs": 300,
+    "tf32": 240,
     "compiled": 300,
-    "estimate": 180,
+    "estimate": 60,
     "pretrain": 300,
-    "decoding": 300,
-    "resume": 300,
+    "decoding": 240,
+    "resume": 240,
     "transfer": 60,
 }
 """Together at most 39 minutes."""
@@ -145,6 +146,13 @@ def steps(rehearse: bool) -> Mapping[str, Any]:
     return _trained(rehearse, SIZES, (OURS,) if rehearse else (OURS, THEIRS))
 
 
+def graphs(rehearse: bool) -> Mapping[str, Any]:
+    """Our trainings of all sizes as CUDA graphs, on a corpus so small that shapes come again soon."""
+    if rehearse:
+        return {}
+    return _trained(rehearse, SIZES, (OURS,), "train.cuda_graphs=true", warmup_s=25, utterances=6000)
+
+
 def tf32(rehearse: bool) -> Mapping[str, Any]:
     """Our trainings of all sizes in fp32, whose products are in TF32."""
     return _trained(rehearse, SIZES, (OURS,), "train.precision=fp32", environment=TF32)
@@ -162,6 +170,7 @@ def _trained(
     *settings: str,
     environment: Mapping[str, str] = MappingProxyType({}),
     warmup_s: float = 5,
+    utterances: int = 20_000,
 ) -> Mapping[str, Any]:
     """Figures by size and contender, out of one run of `train/speed.py`."""
     with tempfile.NamedTemporaryFile(suffix=".json") as output:
@@ -169,7 +178,8 @@ def _trained(
         command = [sys.executable, str(HERE / "train/speed.py"), "--size", *sizes, "--only", *contenders]
         command += ["--rounds", "1", "--output", output.name]
         command += ["--seconds", "1", "--warmup", "0.5", "--budget-s", "20", "--utterances", "60"] if rehearse else []
-        command += [] if rehearse else ["--seconds", "10", "--warmup", str(warmup_s)]
+        counted = ["--seconds", "10", "--warmup", str(warmup_s), "--utterances", str(utterances)]
+        command += [] if rehearse else counted
         command += [word for setting in ("train.log_every=5", *settings) for word in ("--set", setting)]
         subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=sys.stderr)
         measured = json.loads(Path(output.name).read_text())
@@ -235,12 +245,22 @@ def pretrain(rehearse: bool) -> Mapping[str, Any]:
 
 def resume(rehearse: bool) -> Mapping[str, Any]:
     """Losses of a training that was ended and went on, beside those of one that was not."""
-    num_steps = 6 if rehearse else 60
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         _make_work(Path(folder))
-        whole = _losses(Path(folder), "whole", num_steps, None)
-        first = _losses(Path(folder), "parted", num_steps, num_steps // 2)
-        rest = _losses(Path(folder), "parted", num_steps, None)
+        figures |= _resumed(Path(folder), 6 if rehearse else 60, {})
+        if not rehearse:
+            figures |= {
+                f"{name}, graphs": row for name, row in _resumed(Path(folder), 60, {"cuda_graphs": True}).items()
+            }
+    return figures
+
+
+def _resumed(work: Path, num_steps: int, options: Mapping[str, object]) -> Mapping[str, Any]:
+    name = "-".join(("training", *options))
+    whole = _losses(work, f"{name}-whole", num_steps, None, options)
+    first = _losses(work, f"{name}-parted", num_steps, num_steps // 2, options)
+    rest = _losses(work, f"{name}-parted", num_steps, None, options)
     last = max(whole)
     return {
         "steps": {"whole": len(whole), "before": len(first), "after": len(rest)},
@@ -267,15 +287,18 @@ def _make_work(work: Path) -> None:
         subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def _losses(work: Path, name: str, num_steps: int, stop_after: int | None) -> Mapping[int, float]:
+def _losses(
+    work: Path, name: str, num_steps: int, stop_after: int | None, options: Mapping[str, object]
+) -> Mapping[int, float]:
     """The loss of every step of a training, which is ended by SIGTERM after some."""
+    training = {"root": str(work / "exp"), "name": name, "steps": num_steps, "log_every": 1, "checkpoint_every": 5}
     settings = {
         "work": f"{work}/work",
         "engine": {"name": "inline"},
         "teacher": {"name": "echo"},
         "student": {"size": "tiny", "units": "word"},
         "plan": {"budget_ms": 30_000},
-        "train": {"root": str(work / "exp"), "name": name, "steps": num_steps, "log_every": 1, "checkpoint_every": 5},
+        "train": {**training, **options},
     }
     config = work / f"{name}.yaml"
     config.write_text(json.dumps(settings))
@@ -335,6 +358,7 @@ def transfer(rehearse: bool) -> Mapping[str, Any]:
 
 PARTS: Mapping[str, Callable[[bool], Mapping[str, Any]]] = {
     "steps": steps,
+    "graphs": graphs,
     "tf32": tf32,
     "compiled": compiled,
     "estimate": estimate,

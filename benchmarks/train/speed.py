@@ -311,7 +311,6 @@ def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Window
     """`transformers.Trainer` on the files; operations for a second of padded audio."""
     import hugging_face
     import soundfile
-    import torch
 
     from voxstill.nn import students
     from voxstill.text import tokenizer
@@ -328,7 +327,8 @@ def train_peer(name: str, corpus: Path, args: argparse.Namespace, window: Window
     paths = [corpus / row["audio"] for row in rows]
     lengths = [row["num_samples"] for row in rows]
     model = students.build(args.size[0], len(vocabulary.pieces), dropout=0.0, seed=0)
-    model.to(memory_format=torch.contiguous_format)  # as the library makes it; ours is faster in another one
+    ours, model = model, type(model)(model.config)  # as the library makes it, without what we change in it
+    model.load_state_dict(ours.state_dict())
     data: Any = hugging_face.Files(paths, labels)
     with tempfile.TemporaryDirectory() as folder:
         if name == READY:

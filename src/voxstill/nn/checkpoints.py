@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from voxstill.core.config import Augment, Normalization
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn.augment_waveform import NoiseBank
+from voxstill.nn.conformer_gpu import fuse
 from voxstill.nn.conv_cpu import grouped_in_fp32, padding_ignored
 from voxstill.nn.conv_gpu import plan_free
 from voxstill.nn.frontends import Frontend, LogMelFrontend, WaveformFrontend, WhisperFrontend
@@ -54,7 +55,7 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
         name = TRANSDUCERS.get(config.model_type)
         loaded_class = transducer_class(name) if name else classes[KINDS[config.model_type]]
         model: PreTrainedModel = load_model(loaded_class, folder, new_head=new_head)
-        return plan_free(model)
+        return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student",

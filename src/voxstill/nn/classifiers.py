@@ -18,6 +18,7 @@ from torch.nn import functional
 from voxstill.core.config import Student
 from voxstill.core.errors import ConfigError, DataError, first_line
 from voxstill.nn import checkpoints, students
+from voxstill.nn.conformer_gpu import fuse
 from voxstill.nn.conv_cpu import padding_ignored, time_first
 from voxstill.nn.conv_gpu import plan_free
 from voxstill.nn.heads import HEADS, Task
@@ -94,7 +95,7 @@ def load(folder: Path) -> PreTrainedModel:
         if config.model_type in _FAMILIES:
             return _without_padding(load_model(_class_of_transformers(config.model_type, task), folder))
         model: PreTrainedModel = load_model(_fast_conformer_class(task), folder)
-        return plan_free(model)
+        return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"`{folder}` holds no student that tells classes apart",
@@ -243,7 +244,7 @@ def _with_head(encoder: PreTrainedModel, task: Task, labels: Mapping[str, Any]) 
     _init_head(model.classifier if task == "classes" else model.feature_extractor)
     if task == "speakers":
         nn.init.normal_(model.objective.weight)
-    return plan_free(model.to(memory_format=torch.channels_last))
+    return fuse(plan_free(model.to(memory_format=torch.channels_last)))
 
 
 def _mean(hidden_BFD: Tensor, frames_B: Tensor) -> Tensor:

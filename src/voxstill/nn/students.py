@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from voxstill.core.config import CHUNKS_MS, DEFAULT_CHUNK_MS, Normalization, lookahead
 from voxstill.core.errors import DataError
+from voxstill.nn.conformer_gpu import fuse
 from voxstill.nn.conv_gpu import plan_free
 from voxstill.nn.frontends import conv_frames
 from voxstill.nn.log_mel import frame_mask, output_frames
@@ -154,7 +155,7 @@ def from_encoder(kind: Kind, encoder: PretrainedConfig, num_pieces: int, predict
 
     if kind == "ctc":
         config = ParakeetCTCConfig(encoder_config=encoder, vocab_size=num_pieces + 1, pad_token_id=num_pieces)
-        return plan_free(ParakeetForCTC(config))
+        return fuse(plan_free(ParakeetForCTC(config)))
     config_class: Any = {"rnnt": ParakeetRNNTConfig, "tdt": ParakeetTDTConfig}[kind]
     if isinstance(encoder, NemotronAsrStreamingEncoderConfig):
         config_class = NemotronAsrStreamingConfig
@@ -171,7 +172,7 @@ def from_encoder(kind: Kind, encoder: PretrainedConfig, num_pieces: int, predict
     model.generation_config.decoder_start_token_id = num_pieces  # the blank stands before the first token
     if num_durations := len(durations(model)):  # their logits follow those of the tokens: `generate` must not pick them
         model.generation_config.suppress_tokens = list(range(num_pieces + 1, num_pieces + 1 + num_durations))
-    return plan_free(model)
+    return fuse(plan_free(model))
 
 
 @functools.cache

@@ -81,11 +81,7 @@ class _Trainer:
         self._run, self._frozen = run, frozen
         self._check_owned, self._exports, self._command = check_owned, exports, command
         self._options = LiveOptions(fabric, run, cfg, budget, check_owned)
-        if cfg.train.activation_checkpointing:
-            parallel.checkpoint_activations(model)
-        if cfg.train.compile:
-            parallel.compiled(model)
-        parallel.shard_model(model, fabric, cfg.train)
+        parallel.prepare(model, fabric, cfg.train)
         self._wrapped, self._optimizer = fabric.setup(model, optim.make_optimizer(model, cfg.train))
         task.move(fabric.device)
         self._average = optim.Average(cfg.train.average_decay)

@@ -24,6 +24,7 @@ from voxstill.core.errors import ConfigError, TrainingError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.world import Ranks
 from voxstill.storage.rundir import RunDir
+from voxstill.training import cuda_graphs
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -253,6 +254,17 @@ def part(tensor: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor):
         return tensor
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def prepare(model: PreTrainedModel, fabric: Fabric, cfg: Train) -> None:
+    """Make a model ready to be trained as `train` says, before its optimizer is made."""
+    if cfg.activation_checkpointing:
+        checkpoint_activations(model)
+    if cfg.compile:
+        compiled(model)
+    if cfg.cuda_graphs:
+        cuda_graphs.capture(model, cfg)
+    shard_model(model, fabric, cfg)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

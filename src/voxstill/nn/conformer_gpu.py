@@ -1,0 +1,366 @@
+"""A FastConformer in training on a GPU: the block by hand, forward and backward, instead of module by module.
+
+One core starts the kernels of a GPU, some microseconds each, and a block of `transformers` in mixed precision starts
+two hundred: casts, transposed copies, and passes over memory for each small operation. Here a block is its matrix
+products with one kernel between two of them (`conformer_triton`), channels last, and its weights are cast once.
+Relative positions are projected once and not for each utterance. Outputs and gradients are those of the modules to
+rounding; in evaluation, with dropout, or on a CPU the modules themselves run.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from voxstill.core.monitor import log
+from voxstill.nn import conformer_conv_gpu, subsampling_gpu
+from voxstill.nn.linear_gpu import (
+    Gradients,
+    bias_gradient,
+    cast,
+    compute_dtype,
+    joined,
+    parts_of,
+    power_of_2,
+    product,
+    weight_gradient,
+)
+from voxstill.nn.triton_launch import launch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_BLOCK = 1024
+_LANES = 64
+
+
+def fuse(model: PreTrainedModel) -> PreTrainedModel:
+    """Let the blocks of a FastConformer, and the convolutions before them, run fused in training on a GPU."""
+    from transformers.models.parakeet import modeling_parakeet as parakeet
+
+    for module in model.modules():
+        if isinstance(module, parakeet.ParakeetEncoderBlock):
+            module.forward = functools.partial(_block_forward, module, module.forward)
+        elif isinstance(module, parakeet.ParakeetEncoderSubsamplingConv2D):
+            module.forward = functools.partial(_subsampling_forward, module, module.forward)
+    return model
+
+
+@functools.cache
+def triton_runs(device: torch.device) -> bool:
+    """Whether Triton runs on a GPU; logs once a warning where it does not."""
+    try:
+        from voxstill.nn import conformer_triton as kernels
+
+        x_18, own_1 = torch.zeros(1, 8, device=device), torch.ones(1, dtype=torch.uint8, device=device)
+        launch(kernels.glu_kernel, (1,), x_18, own_1, torch.empty(1, 4, device=device), 4, WIDTH=4, BLOCK=_BLOCK)
+    except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
+        log.warning("a student trains at about a third of the speed on %s, as Triton does not run: %s", device, error)
+        return False
+    return True
+
+
+def is_fused(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether a module in training on a GPU leaves its forward pass to the kernels."""
+    return (
+        inputs.is_cuda
+        and module.training
+        and torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and triton_runs(inputs.device)
+    )
+
+
+def _block_forward(module: Any, plain: Callable[..., Tensor], hidden_BFE: Tensor, **kwargs: Any) -> Tensor:
+    if not is_known(module) or not is_fused(module, hidden_BFE):
+        return plain(hidden_BFE, **kwargs)
+    return block(module, hidden_BFE, kwargs["attention_mask"], kwargs["position_embeddings"])
+
+
+def _subsampling_forward(
+    module: Any, plain: Callable[..., Tensor], features_BFD: Tensor, attention_mask: Tensor | None = None
+) -> Tensor:
+    if attention_mask is None or not subsampling_gpu.is_known(module) or not is_fused(module, features_BFD):
+        return plain(features_BFD, attention_mask)
+    return subsampling_gpu.subsampling(module, features_BFD, attention_mask.sum(-1))
+
+
+def is_known(module: Any) -> bool:
+    """Whether a block is what the kernels compute: without dropout, with BatchNorm in training, of widths that fit."""
+    norm, attention = module.conv.norm, module.self_attn
+    return (
+        type(norm) is nn.BatchNorm1d
+        and norm.training
+        and norm.momentum is not None
+        and not module.feed_forward1.activation_dropout
+        and not attention.attention_dropout
+        and attention.num_key_value_groups == 1
+        and attention.config.hidden_act == "silu"
+        and attention.head_dim % 8 == 0
+    )
+
+
+def block(module: Any, hidden_BFE: Tensor, mask_B1FF: Tensor | None, positions_BPE: Tensor) -> Tensor:
+    """A `ParakeetEncoderBlock` in training: (B, F, E) to (B, F, E), with its mask and embedded positions."""
+    num, frames, width = hidden_BFE.shape
+    dtype = compute_dtype(hidden_BFE)
+    if mask_B1FF is None:
+        own_N = torch.ones(num * frames, dtype=torch.uint8, device=hidden_BFE.device)
+    else:  # a frame is seen by itself where it is not padding
+        own_N = mask_B1FF[:, 0].diagonal(dim1=1, dim2=2).reshape(-1).to(torch.uint8)
+    with torch.autocast(hidden_BFE.device.type, enabled=False):
+        casted = _cast(module, dtype)
+        x_NE = hidden_BFE.reshape(-1, width).float()
+        y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype)
+        y_NE = _feed_forward(module.feed_forward1, y_NE, casted["feed_forward1"])
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype)
+        y_NE = _attention(module.self_attn, y_NE, positions_BPE[0].to(dtype), own_N, num, casted["self_attn"])
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_conv), dtype)
+        y_NE = conformer_conv_gpu.convolution(module.conv, y_NE, own_N, num, casted["conv"])
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype)
+        y_NE = _feed_forward(module.feed_forward2, y_NE, casted["feed_forward2"])
+        out_dtype = torch.float32 if dtype != hidden_BFE.dtype else dtype
+        _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype)
+    return y_NE.view(num, frames, width)
+
+
+def _cast(module: Any, dtype: torch.dtype) -> dict[str, list[Any]]:
+    """The weights of the parts of a block, cast."""
+    weights = {
+        "feed_forward1": _feed_forward_weights(module.feed_forward1),
+        "self_attn": _attention_weights(module.self_attn),
+        "conv": conformer_conv_gpu.weights(module.conv),
+        "feed_forward2": _feed_forward_weights(module.feed_forward2),
+    }
+    copies = iter(cast(dtype, [tensor for tensors in weights.values() for tensor in tensors]))
+    return {name: [next(copies) for _ in tensors] for name, tensors in weights.items()}
+
+
+def _feed_forward_weights(module: Any) -> list[Tensor | None]:
+    return [module.linear1.weight, module.linear1.bias, module.linear2.weight, module.linear2.bias]
+
+
+def _attention_weights(module: Any) -> list[Tensor | None]:
+    projections = (module.q_proj, module.k_proj, module.v_proj)
+    return [
+        module.bias_u,
+        module.bias_v,
+        module.relative_k_proj.weight,
+        *(layer.weight for layer in projections),
+        *(layer.bias for layer in projections),
+        module.o_proj.weight,
+        module.o_proj.bias,
+    ]
+
+
+def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
+    return norm.weight, norm.bias, norm.eps
+
+
+class _AddNorm(torch.autograd.Function):
+    """x (N, E) in fp32 and what is added to it, scaled, to their sum and its layer norm; without any, to the norm."""
+
+    ROWS = 4
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NE: Tensor,
+        delta_NE: Tensor | None,
+        scale: float,
+        weight_E: Tensor,
+        bias_E: Tensor,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Any:
+        from voxstill.nn import conformer_triton as kernels
+
+        rows, width = x_NE.shape
+        has_delta = delta_NE is not None
+        sum_NE = torch.empty_like(x_NE) if has_delta else x_NE
+        normed_NE = torch.empty_like(x_NE, dtype=dtype)
+        mean_N, rstd_N = x_NE.new_empty(rows), x_NE.new_empty(rows)
+        constants = {"WIDTH": width, "LANES": power_of_2(width), "ROWS": _AddNorm.ROWS, "HAS_DELTA": has_delta}
+        tensors = (x_NE, delta_NE, weight_E, bias_E, sum_NE, normed_NE, mean_N, rstd_N)
+        blocks = (-(-rows // _AddNorm.ROWS),)
+        launch(kernels.add_norm_kernel, blocks, *tensors, rows, scale, eps=eps, **constants)
+        ctx.save_for_backward(sum_NE, mean_N, rstd_N, weight_E)
+        ctx.scale, ctx.constants, ctx.delta_dtype = scale, constants, delta_NE.dtype if has_delta else None
+        ctx.set_materialize_grads(False)
+        return (sum_NE, normed_NE) if has_delta else normed_NE
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        from voxstill.nn import conformer_triton as kernels
+
+        sum_NE, mean_N, rstd_N, weight_E = ctx.saved_tensors
+        rows, width = sum_NE.shape
+        grad_sum_NE, grad_normed_NE = grads if len(grads) == 2 else (None, *grads)
+        if grad_normed_NE is None:
+            grad_normed_NE = torch.zeros_like(sum_NE)
+        programs, tiles = parts_of(rows, _AddNorm.ROWS)
+        part_P2E = sum_NE.new_empty(programs, 2, width)
+        grad_x_NE = torch.empty_like(sum_NE)
+        grad_delta_NE = torch.empty_like(sum_NE, dtype=ctx.delta_dtype) if ctx.delta_dtype else None
+        launch(
+            kernels.add_norm_backward_kernel,
+            (programs,),
+            None if grad_sum_NE is None else grad_sum_NE.contiguous(),
+            grad_normed_NE.contiguous(),
+            sum_NE,
+            mean_N,
+            rstd_N,
+            weight_E,
+            grad_x_NE,
+            grad_delta_NE,
+            part_P2E,
+            rows,
+            tiles,
+            ctx.scale,
+            HAS_GRAD_SUM=grad_sum_NE is not None,
+            **ctx.constants,
+        )
+        return grad_x_NE, grad_delta_NE, None, *part_P2E.sum(0), None, None
+
+
+class _Linear(torch.autograd.Function):
+    """A linear layer whose weights are cast."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NC: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
+        weight_DC, bias_D = casted
+        ctx.save_for_backward(x_NC, weight_DC, bias_D)
+        return product(x_NC, weight_DC, bias_D)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+        x_NC, weight_DC, bias_D = ctx.saved_tensors
+        grad_ND = grads[0].contiguous()
+        return torch.mm(grad_ND, weight_DC), None, weight_gradient(grad_ND, x_NC), bias_gradient(grad_ND, bias_D)
+
+
+def _feed_forward(module: Any, x_NE: Tensor, casted: Sequence[Any]) -> Tensor:
+    out_NE: Tensor = _FeedForward.apply(x_NE, casted, *_feed_forward_weights(module))
+    return out_NE
+
+
+class _FeedForward(torch.autograd.Function):
+    """Linear, SiLU, linear."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NE: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
+        weight_IE, bias_I, weight_EI, bias_E = casted
+        inner_NI = product(x_NE, weight_IE, bias_I)
+        active_NI = functional.silu(inner_NI)
+        ctx.save_for_backward(x_NE, inner_NI, active_NI, weight_IE, bias_I, weight_EI, bias_E)
+        return product(active_NI, weight_EI, bias_E)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+        x_NE, inner_NI, active_NI, weight_IE, bias_I, weight_EI, bias_E = ctx.saved_tensors
+        grad_NE = grads[0].contiguous()
+        grad_NI = torch.ops.aten.silu_backward(torch.mm(grad_NE, weight_EI), inner_NI)
+        return (
+            torch.mm(grad_NI, weight_IE),
+            None,
+            weight_gradient(grad_NI, x_NE),
+            bias_gradient(grad_NI, bias_I),
+            weight_gradient(grad_NE, active_NI),
+            bias_gradient(grad_NE, bias_E),
+        )
+
+
+def _attention(
+    module: Any, x_NE: Tensor, positions_PE: Tensor, own_N: Tensor, num: int, casted: Sequence[Any]
+) -> Tensor:
+    """Self-attention with relative positions, (N, E) to (N, E) (Dai et al. 2019, "Transformer-XL", section 3.3)."""
+    positions_PE = functional.pad(positions_PE, (0, 0, 0, -len(positions_PE) % 8))  # products of odd sizes are slow
+    *of_scores, weight, bias = _attention_weights(module)
+    query, key, value, score = _Scores.apply(x_NE, positions_PE, own_N, num, module.scaling, casted[:-2], *of_scores)
+    out_BHFK = functional.scaled_dot_product_attention(query, key, value, attn_mask=score, scale=module.scaling)
+    out_NE: Tensor = _Linear.apply(out_BHFK.transpose(1, 2).reshape(len(x_NE), -1), casted[-2:], weight, bias)
+    return out_NE
+
+
+class _Scores(torch.autograd.Function):
+    """Queries with their content bias, keys, values (B, H, F, K), and scores of positions (B, H, F, F), masked."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_NE: Tensor,
+        positions_PE: Tensor,
+        own_N: Tensor,
+        num: int,
+        scaling: float,
+        casted: Sequence[Any],
+        *_: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        from voxstill.nn import conformer_triton as kernels
+
+        rows, width = x_NE.shape
+        content_HK, position_HK, relative_EE, *weights = casted
+        heads, frames, num_positions = len(content_HK), rows // num, len(positions_PE)
+        weight, bias = joined(weights[0], 3), None if weights[3] is None else joined(weights[3], 3)
+        all_N3E = product(x_NE, weight, bias)
+        query_NE = all_N3E[:, :width]
+        positional_NHK = (query_NE + position_HK.view(-1)).view(rows, heads, -1)
+        relative_PHK = torch.mm(positions_PE, relative_EE.t()).view(num_positions, heads, -1)
+        score_HNP = torch.bmm(positional_NHK.transpose(0, 1), relative_PHK.permute(1, 2, 0))
+        stride = -(-frames // 8) * 8  # as attention kernels want it
+        shifted_BHFS = x_NE.new_empty(num, heads, frames, stride)
+        shape = (rows, frames, num_positions, stride)
+        least = torch.finfo(x_NE.dtype).min
+        constants = {"scale": scaling, "least": least, "HEADS": heads, "BLOCK_F": 16, "BLOCK_G": _LANES}
+        blocks = (-(-frames // 16), num * heads)
+        launch(kernels.shift_kernel, blocks, score_HNP, own_N, shifted_BHFS, *shape, **constants)
+        ctx.save_for_backward(x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias)
+        ctx.num, ctx.scaling = num, scaling
+        query_NE = query_NE + content_HK.view(-1)
+        parts = (query_NE, all_N3E[:, width : 2 * width], all_N3E[:, 2 * width :])
+        split = (part.view(num, frames, heads, -1).transpose(1, 2) for part in parts)
+        return *split, shifted_BHFS[..., :frames]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+        from voxstill.nn import conformer_triton as kernels
+
+        x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias = ctx.saved_tensors
+        (rows, width), (num_positions, heads, _) = x_NE.shape, relative_PHK.shape
+        frames, grad_shifted = rows // ctx.num, grads[3]
+        stride = grad_shifted.stride(2)
+        if grad_shifted.stride() != (heads * frames * stride, frames * stride, stride, 1):
+            grad_shifted, stride = grad_shifted.contiguous(), frames
+        grad_score_HNP = x_NE.new_empty(heads, rows, num_positions)
+        shape = (rows, frames, num_positions, stride)
+        constants = {"scale": ctx.scaling, "HEADS": heads, "BLOCK_F": 16, "BLOCK_P": _LANES}
+        blocks = (-(-frames // 16), ctx.num * heads)
+        launch(kernels.shift_backward_kernel, blocks, grad_shifted, own_N, grad_score_HNP, *shape, **constants)
+        grad_positional_HNK = torch.bmm(grad_score_HNP, relative_PHK.transpose(0, 1))
+        grad_relative_HPK = torch.bmm(grad_score_HNP.transpose(1, 2), positional_NHK.transpose(0, 1))
+        grad_relative_PE = grad_relative_HPK.transpose(0, 1).reshape(num_positions, width)
+        grad_all_N3E = x_NE.new_empty(rows, 3 * width)
+        slots = grad_all_N3E.view(ctx.num, frames, 3, heads, -1)
+        query, key, value = (grad.transpose(1, 2) for grad in grads[:3])
+        positional = grad_positional_HNK.transpose(0, 1).view(query.shape)
+        torch.add(query, positional, out=slots[:, :, 0])
+        slots[:, :, 1].copy_(key)
+        slots[:, :, 2].copy_(value)
+        grad_content = query.reshape(rows, width).sum(0, dtype=torch.float32).view(heads, -1)
+        grad_position = grad_positional_HNK.sum(1, dtype=torch.float32)
+        grad_weight, grad_bias = weight_gradient(grad_all_N3E, x_NE), bias_gradient(grad_all_N3E, bias)
+        biases = (None,) * 3 if grad_bias is None else grad_bias.chunk(3)
+        return (
+            torch.mm(grad_all_N3E, weight),
+            *(None,) * 5,
+            grad_content,
+            grad_position,
+            weight_gradient(grad_relative_PE, positions_PE),
+            *grad_weight.chunk(3),
+            *biases,
+        )

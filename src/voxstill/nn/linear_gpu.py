@@ -1,0 +1,63 @@
+"""Linear layers by hand for the fused Conformer: products in the precision of autocast, weight gradients in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NUM_PROGRAMS = 512
+"""About as many programs add up rows: a few for each multiprocessor."""
+Gradients = tuple[Tensor | None, ...]
+
+
+def compute_dtype(like: Tensor) -> torch.dtype:
+    """The precision of matrix products: that of autocast where it is on."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else like.dtype
+
+
+def parts_of(rows: int, block: int, programs: int = NUM_PROGRAMS) -> tuple[int, int]:
+    """Programs that add up `rows`, and how many blocks of rows each takes."""
+    tiles = max(1, -(-rows // (block * programs)))
+    return -(-rows // (block * tiles)), tiles
+
+
+def power_of_2(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def product(x_NC: Tensor, weight_DC: Tensor, bias_D: Tensor | None) -> Tensor:
+    """A linear layer: (N, C) to (N, D)."""
+    return torch.mm(x_NC, weight_DC.t()) if bias_D is None else torch.addmm(bias_D, x_NC, weight_DC.t())
+
+
+def weight_gradient(grad_ND: Tensor, x_NC: Tensor) -> Tensor:
+    """Gradient (D, C) of the weight of a linear layer, in fp32."""
+    if grad_ND.dtype == torch.float32:
+        return torch.mm(grad_ND.t(), x_NC)
+    return torch.mm(grad_ND.t(), x_NC, out_dtype=torch.float32)
+
+
+def bias_gradient(grad_ND: Tensor, bias_D: Tensor | None) -> Tensor | None:
+    """Gradient (D,) of a bias, in fp32; None where there is none."""
+    return None if bias_D is None else grad_ND.sum(0, dtype=torch.float32)
+
+
+def cast(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Any]:
+    """Weights as matrix products take them, by one kernel; they follow one another in memory."""
+    known = [tensor for tensor in tensors if tensor is not None]
+    with torch.no_grad():
+        flat = torch.empty(sum(tensor.numel() for tensor in known), dtype=dtype, device=known[0].device)
+        parts = flat.split([tensor.numel() for tensor in known])
+        copies = [part.view(tensor.shape) for part, tensor in zip(parts, known, strict=True)]
+        torch._foreach_copy_(copies, known)
+    following = iter(copies)
+    return [None if tensor is None else next(following) for tensor in tensors]
+
+
+def joined(first: Tensor, count: int) -> Tensor:
+    """The first of `count` equal tensors that follow one another in memory, as one."""
+    return first.as_strided((count * first.shape[0], *first.shape[1:]), first.stride())

@@ -1,0 +1,74 @@
+"""CUDA graphs: few shapes, no graph where there cannot be one, and what the padded batches give without graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxstill.core.config import Train
+from voxstill.core.errors import ConfigError
+from voxstill.nn import students
+from voxstill.training import cuda_graphs
+
+
+@given(st.integers(1, 100_000), st.sampled_from([8, 16]))
+def test_sizes_are_padded_a_little_to_few(size: int, steps: int) -> None:
+    whole = cuda_graphs.padded_size(size, steps)
+    assert size <= whole <= size * (1 + 1 / steps)
+    assert cuda_graphs.padded_size(whole, steps) == whole
+    octave = 1 << (size.bit_length() - 1)
+    assert len({cuda_graphs.padded_size(number, steps) for number in range(octave, 2 * octave)}) <= steps + 1
+
+
+def test_a_padded_batch_has_the_logits_of_its_own_frames() -> None:
+    model: Any = students.build("tiny", 9, dropout=0.0, seed=0).eval()
+    features_BFD, mask_BF = torch.randn(9, 77, 80), torch.arange(77) < torch.tensor([77, 60, 9] * 3)[:, None]
+    features_BFD = features_BFD * mask_BF[..., None]
+    more_BFD, more_BF = cuda_graphs.padded(features_BFD, mask_BF)
+    assert more_BFD.shape == (9, 80, 80)
+    with torch.no_grad():
+        hidden_BFE, more_BFE = (
+            model.encoder(features, mask).last_hidden_state
+            for features, mask in ((features_BFD, mask_BF), (more_BFD, more_BF))
+        )
+    own_BF = torch.arange(hidden_BFE.shape[1]) < ((mask_BF.sum(1) + 7) // 8)[:, None]
+    assert torch.allclose(hidden_BFE[own_BF], more_BFE[:9, : hidden_BFE.shape[1]][own_BF], atol=1e-5)
+
+
+def test_it_is_refused_where_there_is_no_gpu() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError, match="cannot be used here"):
+        cuda_graphs.capture(students.build("tiny", 9, dropout=0.0, seed=0), Train(cuda_graphs=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_graphs_give_the_gradients_of_the_padded_batches_also_where_they_accumulate() -> None:
+    results = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        model: Any = students.build("tiny", 9, dropout=0.0, seed=0).cuda().train()
+        if graphs:
+            cuda_graphs.capture(model, Train(cuda_graphs=True))
+        steps = []
+        for step in range(4):
+            model.zero_grad(set_to_none=True)
+            for batch in range(3):  # of two shapes, the second of which comes twice in a step
+                frames = (77, 150, 150)[batch]
+                generator = torch.Generator().manual_seed(10 * step + batch)
+                features_BFD = torch.randn(9, frames, 80, generator=generator).cuda()
+                mask_BF = torch.ones(9, frames, dtype=torch.bool, device="cuda")
+                if not graphs:
+                    features_BFD, mask_BF = cuda_graphs.padded(features_BFD, mask_BF)
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    hidden_BFE = model.encoder(features_BFD, mask_BF).last_hidden_state
+                hidden_BFE[:9, : (frames + 7) // 8].float().square().sum().backward()
+            steps.append({name: weight.grad.clone() for name, weight in model.encoder.named_parameters()})
+        results.append((steps, {name: value.float() for name, value in model.named_buffers()}))
+    for one, two in zip(results[0][0], results[1][0], strict=True):
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    assert all(torch.equal(results[0][1][name], results[1][1][name]) for name in results[0][1])
