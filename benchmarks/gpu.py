@@ -40,8 +40,8 @@ from gpu_decoding import decoding
 HERE = Path(__file__).parent
 SIZES = ("tiny", "small", "medium", "large")
 LIMIT_S = {
-    "steps": 600,
-    "graphs": 300,
+    "steps": 480,
+    "graphs": 420,
     "tf32": 240,
     "compiled": 300,
     "estimate": 60,
@@ -150,7 +150,7 @@ def graphs(rehearse: bool) -> Mapping[str, Any]:
     """Our trainings of all sizes as CUDA graphs, on a corpus so small that shapes come again soon."""
     if rehearse:
         return {}
-    return _trained(rehearse, SIZES, (OURS,), "train.cuda_graphs=true", warmup_s=25, utterances=6000)
+    return _trained(rehearse, SIZES, (OURS,), "train.cuda_graphs=true", warmup_s=80, utterances=6000)
 
 
 def tf32(rehearse: bool) -> Mapping[str, Any]:

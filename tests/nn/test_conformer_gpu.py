@@ -22,6 +22,7 @@ from voxstill.nn import conformer_gpu, students
 
 device, biased = torch.device(sys.argv[1]), sys.argv[2] == "biased"
 torch.manual_seed(0)
+torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions of the modules would be less exact than the products
 if device.type == "cpu":  # the interpreter of Triton takes the place of the GPU
     conformer_gpu.is_fused = lambda module, inputs: module.training and torch.is_grad_enabled()
 fused = students.build("tiny", 30, dropout=0.0, seed=0)
