@@ -98,6 +98,14 @@ def test_every_option_named_exists(page: Path) -> None:
     assert options <= OPTIONS | sections
 
 
+def test_the_index_of_decisions_has_a_line_for_every_one() -> None:
+    pages = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    rows = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| .+ \|$", (ROOT / "docs/decisions/index.md").read_text("utf-8"), re.M)
+    assert rows == [(page.name[:4], page.name) for page in pages]
+    for page in pages:
+        assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:4]}: ")
+
+
 def test_every_option_of_the_filter_is_explained() -> None:
     text = (ROOT / "docs/filter.md").read_text(encoding="utf-8")
     assert {path for path in OPTIONS if path.startswith("filter.") and path not in text} == set()

@@ -63,7 +63,7 @@ def address(site: Path) -> Iterator[str]:
 def test_every_page_of_the_documents_is_in_a_navigation() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
     chinese = {page for page in pages if page.startswith("zh/")}
-    english = {page for page in pages - chinese if not page.startswith("decisions/")}
+    english = {page for page in pages - chinese if not page.startswith("decisions/0")}
     listed = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     assert [page for page in english if f'"{page}"' not in listed] == []
     listed = (ROOT / "zensical.zh.toml").read_text(encoding="utf-8")
