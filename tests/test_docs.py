@@ -154,6 +154,12 @@ def test_every_file_and_function_named_exists(page: Path) -> None:
         assert not member or is_defined(homes[0], member), f"{name}:{member}"
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY], ids=name_of)
+def test_every_file_of_the_repository_named_exists(page: Path) -> None:
+    for name in re.findall(r"`((?:examples|monitoring|tools|tests|benchmarks)/[\w./-]+)`", page.read_text("utf-8")):
+        assert (ROOT / name).exists(), name
+
+
 def is_defined(path: Path, member: str) -> bool:
     """Whether a file defines a function, a class or, after a dot, a method of it."""
     body: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body

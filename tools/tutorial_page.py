@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples/quickstart.ipynb"
 PAGE = ROOT / "docs/tutorial.md"
 ORIGIN = (
-    "This page is the notebook [examples/quickstart.ipynb](../examples/quickstart.ipynb), with what it printed on two "
+    "This page is the notebook `examples/quickstart.ipynb`, with what it printed on two "
     "cores, beside other jobs."
 )
 Notebook = dict[str, Any]
