@@ -1,5 +1,5 @@
 # voxstill with all that its steps need. torch comes from PyPI, with CUDA; from an index of PyTorch's own for CPUs it is
-# gigabytes smaller (pytorch.org/get-started has the addresses).
+# gigabytes smaller (pytorch.org/get-started has the addresses). Nothing but torch itself is taken from that index.
 #
 #   docker build --tag voxstill .
 #   docker build --tag voxstill --build-arg TORCH_INDEX=ADDRESS_FOR_CPUS .
@@ -15,7 +15,9 @@ RUN useradd --uid 1000 --create-home voxstill
 WORKDIR /opt/voxstill
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-RUN pip install --no-cache-dir --constraint constraints.txt torch ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"} \
+RUN if [ -n "${TORCH_INDEX}" ]; then \
+        pip install --no-cache-dir --no-deps --constraint constraints.txt --index-url "${TORCH_INDEX}" torch; \
+    fi \
     && pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 USER 1000
 WORKDIR /work

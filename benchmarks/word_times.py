@@ -1,6 +1,6 @@
 """How exact the times of words are: of a student of the demo on synthetic voices, and of one on human digits.
 
-    python benchmarks/word_times.py exp/DATE_demo work/demo --fsdd ../shared/data/fsdd
+    python benchmarks/word_times.py exp/DATE_demo work/demo --fsdd FSDD
     python benchmarks/word_times.py exp/DATE_rnnt work/demo --prefix "transducer, "
 
 Synthetic: the demo's test and development commands. espeak-ng says when it begins each word, to the sample; words run

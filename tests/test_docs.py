@@ -98,6 +98,14 @@ def test_every_option_named_exists(page: Path) -> None:
     assert options <= OPTIONS | sections
 
 
+def test_the_index_of_decisions_has_a_line_for_every_one() -> None:
+    pages = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    rows = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| .+ \|$", (ROOT / "docs/decisions/index.md").read_text("utf-8"), re.M)
+    assert rows == [(page.name[:4], page.name) for page in pages]
+    for page in pages:
+        assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:4]}: ")
+
+
 def test_every_option_of_the_filter_is_explained() -> None:
     text = (ROOT / "docs/filter.md").read_text(encoding="utf-8")
     assert {path for path in OPTIONS if path.startswith("filter.") and path not in text} == set()
@@ -144,6 +152,12 @@ def test_every_file_and_function_named_exists(page: Path) -> None:
         homes = [home / name for home in (PACKAGE, PACKAGE.parent, ROOT) if (home / name).is_file()]
         assert homes, name
         assert not member or is_defined(homes[0], member), f"{name}:{member}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY], ids=name_of)
+def test_every_file_of_the_repository_named_exists(page: Path) -> None:
+    for name in re.findall(r"`((?:examples|monitoring|tools|tests|benchmarks)/[\w./-]+)`", page.read_text("utf-8")):
+        assert (ROOT / name).exists(), name
 
 
 def is_defined(path: Path, member: str) -> bool:

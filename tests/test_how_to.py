@@ -53,17 +53,18 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def replacements(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Small models in place of those that the pages name; the Whisper knows the recordings."""
+    """Small models and trainings in place of those that the pages name; the Whisper knows the recordings."""
     folder = tmp_path_factory.mktemp("checkpoints")
     rows = quickstart.speak(folder / "recordings")
     clips = [codec.decode((folder / "recordings" / row["audio"]).read_bytes()).samples_T for row in rows]
     texts = [row["text"] for row in rows]
+    whisper = str(write_overfitted_whisper(folder / "whisper", clips, texts, languages=True))
     return {
-        "openai/whisper-large-v3-turbo": str(
-            write_overfitted_whisper(folder / "whisper", clips, texts, languages=True)
-        ),
+        "openai/whisper-large-v3-turbo": whisper,
+        "openai/whisper-small": whisper,
         "facebook/wav2vec2-base": str(write_waveform_checkpoint(folder / "wav2vec2", "Wav2Vec2")),
         "size: medium": "size: tiny",
+        "train.max_minutes=10": "train.steps=8",
     }
 
 
@@ -115,7 +116,7 @@ def test_a_how_to_can_be_followed(
             exec(compile(content, str(page), "exec"), {})
             continue
         for line in content.splitlines():
-            program, *words = words_of(line.removeprefix("$ ").removesuffix(" &"))
+            program, *words = words_of(replaced(line, replacements).removeprefix("$ ").removesuffix(" &"))
             if line.endswith(" &"):
                 running.append(subprocess.Popen([sys.executable, "-m", program, *words]))
                 until(functools.partial(is_ready, words[words.index("--port") + 1]), 120)

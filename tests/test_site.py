@@ -63,19 +63,20 @@ def address(site: Path) -> Iterator[str]:
 def test_every_page_of_the_documents_is_in_a_navigation() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md")}
     chinese = {page for page in pages if page.startswith("zh/")}
-    english = {page for page in pages - chinese if not page.startswith("decisions/")}
+    english = {page for page in pages - chinese if not page.startswith("decisions/0")}
     listed = (ROOT / "zensical.toml").read_text(encoding="utf-8")
     assert [page for page in english if f'"{page}"' not in listed] == []
     listed = (ROOT / "zensical.zh.toml").read_text(encoding="utf-8")
     assert [page for page in chinese if f'"{page.removeprefix("zh/")}"' not in listed] == []
 
 
-def test_every_link_of_the_chinese_site_leads_to_a_page_of_one_of_the_two(site: Path) -> None:
+def test_every_link_of_the_two_sites_leads_to_a_file_of_one_of_them(site: Path) -> None:
+    """Other files of the repository are named and not linked: the site does not have them."""
     broken = []
-    for page in (site / "zh").glob("**/index.html"):
+    for page in site.glob("**/index.html"):
         for link in re.findall(r'<(?:a|img) [^>]*?(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
             path, _, anchor = urllib.parse.unquote(link).partition("#")
-            if "://" in link or path.endswith(".sh"):
+            if "://" in link or path.endswith("/examples/teacher/transcripts.py"):
                 continue
             target = (page.parent / path if path else page).resolve()
             target = target / "index.html" if target.is_dir() else target

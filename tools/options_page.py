@@ -23,6 +23,31 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [page for page in sorted(DOCS.glob("*.md")) if page.stem not in ("results", "architecture", "torture")]
 """Where options are used, and explained at length."""
+HOMES = {
+    "source": "sources",
+    "cache": "sources",
+    "audio": "sources",
+    "segment": "sources",
+    "diarize": "diarization",
+    "engine": "cluster",
+    "monitor": "operating",
+    "teacher": "teachers",
+    "filter": "filter",
+    "shard": "sources",
+    "student": "training",
+    "plan": "training",
+    "augment": "training",
+    "train": "training",
+    "decode": "decoding",
+    "pretrain": "pretraining",
+    "evaluate": "training",
+    "serve": "serving",
+    "demo": "quickstart",
+    "work": "quickstart",
+    "seed": "training",
+    "rounds": "training",
+}
+"""The page of a section, or of an option without one."""
 OWN = re.compile(r"\((\S+)\) (.+)", re.S)
 """The meaning of an option that one teacher or one engine has."""
 GENERAL = "General"
@@ -115,8 +140,7 @@ def _anchor(heading: str) -> str:
 
 def _line(row: Option, uses: Mapping[str, Path], wording: Wording) -> str:
     meaning = wording.meanings.get(_meaning(row), _meaning(row))
-    if row.path in uses:
-        meaning += _reference(uses[row.path], wording)
+    meaning += _reference(uses[row.path], wording)
     default = json.dumps(row.default, ensure_ascii=False)
     cells = (f"`{row.path}`", _value(row, wording), f"`{default}`", meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -144,14 +168,15 @@ def _reference(use: Path, wording: Wording) -> str:
 
 
 def _uses(paths: Iterable[str]) -> Mapping[str, Path]:
-    """The page that names an option most often, of those that do."""
+    """The page of the section of each option, or the one that names it most often where that does not name it."""
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
     uses: dict[str, Path] = {}
-    for path in {path for path in paths if "." in path}:
+    for path in paths:
         pattern = re.compile(rf"(?<![\w.]){re.escape(path)}(?![\w.]*\w)")
-        num, page = max(((len(pattern.findall(text)), page) for page, text in texts.items()), key=lambda pair: pair[0])
-        if num:
-            uses[path] = page
+        counts = {page: len(pattern.findall(text)) for page, text in texts.items()}
+        home = DOCS / f"{HOMES[path.partition('.')[0]]}.md"
+        most = max(counts, key=counts.__getitem__)
+        uses[path] = home if "." not in path or counts[home] or not counts[most] else most
     return uses
 
 

@@ -22,10 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples/quickstart.ipynb"
 PAGE = ROOT / "docs/tutorial.md"
-ORIGIN = (
-    "This page is the notebook [examples/quickstart.ipynb](../examples/quickstart.ipynb), with what it printed on two "
-    "cores, beside other jobs."
-)
+ORIGIN = "This page is the notebook `examples/quickstart.ipynb`, with what it printed on two cores, beside other jobs."
 Notebook = dict[str, Any]
 
 

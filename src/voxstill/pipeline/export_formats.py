@@ -64,7 +64,7 @@ def unreadable(form: str, row: ExportedLabel, why: str) -> DataError:
         f"`--format {form}` cannot name the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
         code="export-format",
         why=why,
-        fix="run `voxstill shard`, which writes one audio file for each utterance, or take `--format jsonl`",
+        fix="take `--format jsonl`, or the tars of `voxstill shard`: each utterance is a file in them, with its text",
     )
 
 
