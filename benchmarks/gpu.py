@@ -245,7 +245,7 @@ def pretrain(rehearse: bool) -> Mapping[str, Any]:
 
 def resume(rehearse: bool) -> Mapping[str, Any]:
     """Losses of a training that was ended and went on, beside those of one that was not."""
-    figures = {}
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         _make_work(Path(folder))
         figures |= _resumed(Path(folder), 6 if rehearse else 60, {})

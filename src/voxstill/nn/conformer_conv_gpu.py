@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from voxstill.nn.linear_gpu import Gradients, bias_gradient, parts_of, product, weight_gradient
+from voxstill.nn.linear_gpu import Gradients, Kept, bias_gradient, parts_of, product, weight_gradient
 from voxstill.nn.triton_launch import launch
+
+if TYPE_CHECKING:
+    from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderConvolutionModule
 
 _BLOCK = 1024
 _ROWS, _CHANNELS = 32, 64
@@ -17,17 +20,19 @@ _TAP_ROWS = 16
 """Few, as the sums of all taps stay in registers."""
 
 
-def weights(module: Any) -> list[Tensor | None]:
+def weights(module: ParakeetEncoderConvolutionModule) -> list[Tensor | None]:
     """The weights and biases of the three convolutions."""
     convolutions = (module.pointwise_conv1, module.depthwise_conv, module.pointwise_conv2)
     return [tensor for conv in convolutions for tensor in (conv.weight, conv.bias)]
 
 
-def convolution(module: Any, x_NE: Tensor, own_N: Tensor, num: int, casted: Sequence[Any]) -> Tensor:
+def convolution(
+    module: ParakeetEncoderConvolutionModule, x_NE: Tensor, own_N: Tensor, num: int, casted: Sequence[Any]
+) -> Tensor:
     """A `ParakeetEncoderConvolutionModule` in training: (N, E) to (N, E); `own_N` is 0 for padding."""
     norm = module.norm
     norm.num_batches_tracked.add_(1)
-    out_NE: Tensor = _Convolution.apply(x_NE, own_N, num, norm, casted, norm.weight, norm.bias, *weights(module))
+    out_NE: Tensor = _Convolution.apply(x_NE, own_N, num, norm, casted, norm.weight, norm.bias, *weights(module))  # type: ignore[no-untyped-call]
     return out_NE
 
 
@@ -36,12 +41,19 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_NE: Tensor, own_N: Tensor, num: int, norm: Any, casted: Sequence[Any], *of_norm: Tensor | None
+        ctx: Kept,
+        x_NE: Tensor,
+        own_N: Tensor,
+        num: int,
+        norm: nn.BatchNorm1d,
+        casted: Sequence[Any],
+        norm_E: Tensor,
+        offset_E: Tensor,
+        *_: Tensor | None,
     ) -> Tensor:
         from voxstill.nn import conformer_triton, convolution_triton
 
         width = x_NE.shape[1]
-        norm_E, offset_E = of_norm[:2]
         weight_2EE, bias_2E, depth_EK, depth_E, weight_EE, bias_E = casted
         weight_2EE, depth_EK, weight_EE = weight_2EE[..., 0], depth_EK[:, 0], weight_EE[..., 0]
         inner_N2E = product(x_NE, weight_2EE, bias_2E)
@@ -69,7 +81,7 @@ class _Convolution(torch.autograd.Function):
         return product(active_NE, weight_EE, bias_E)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         from voxstill.nn import conformer_triton, convolution_triton
 
         x_NE, own_N, inner_N2E, gated_NE, mixed_NE, active_NE, *rest = ctx.saved_tensors
@@ -156,7 +168,7 @@ def _depthwise_gradients(x_NE: Tensor, grad_NE: Tensor, taps: int, num: int) -> 
     return part_PKE.sum(0)
 
 
-def _batch_norm(x_NE: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
+def _batch_norm(x_NE: Tensor, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     """Mean and reciprocal deviation (E,) of a batch, which the running ones of the norm follow."""
     from voxstill.nn import convolution_triton as kernels
 
@@ -172,7 +184,7 @@ def _batch_norm(x_NE: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
     return mean_E, rstd_E
 
 
-def _norm_gradients(grad_NE: Tensor, x_NE: Tensor, moments: tuple[Tensor, ...]) -> Tensor:
+def _norm_gradients(grad_NE: Tensor, x_NE: Tensor, moments: Sequence[Tensor]) -> Tensor:
     """Gradients (2, E) of the weight and the bias of the batch norm."""
     from voxstill.nn import convolution_triton as kernels
 

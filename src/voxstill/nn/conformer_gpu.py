@@ -21,6 +21,7 @@ from voxstill.core.monitor import log
 from voxstill.nn import conformer_conv_gpu, subsampling_gpu
 from voxstill.nn.linear_gpu import (
     Gradients,
+    Kept,
     bias_gradient,
     cast,
     compute_dtype,
@@ -34,6 +35,12 @@ from voxstill.nn.triton_launch import launch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.models.parakeet.modeling_parakeet import (
+        ParakeetEncoderAttention,
+        ParakeetEncoderBlock,
+        ParakeetEncoderFeedForward,
+        ParakeetEncoderSubsamplingConv2D,
+    )
 
 _BLOCK = 1024
 _LANES = 64
@@ -76,21 +83,26 @@ def is_fused(module: nn.Module, inputs: Tensor) -> bool:
     )
 
 
-def _block_forward(module: Any, plain: Callable[..., Tensor], hidden_BFE: Tensor, **kwargs: Any) -> Tensor:
+def _block_forward(
+    module: ParakeetEncoderBlock, plain: Callable[..., Tensor], hidden_BFE: Tensor, **kwargs: Tensor
+) -> Tensor:
     if not is_known(module) or not is_fused(module, hidden_BFE):
         return plain(hidden_BFE, **kwargs)
     return block(module, hidden_BFE, kwargs["attention_mask"], kwargs["position_embeddings"])
 
 
 def _subsampling_forward(
-    module: Any, plain: Callable[..., Tensor], features_BFD: Tensor, attention_mask: Tensor | None = None
+    module: ParakeetEncoderSubsamplingConv2D,
+    plain: Callable[..., Tensor],
+    features_BFD: Tensor,
+    attention_mask: Tensor | None = None,
 ) -> Tensor:
     if attention_mask is None or not subsampling_gpu.is_known(module) or not is_fused(module, features_BFD):
         return plain(features_BFD, attention_mask)
     return subsampling_gpu.subsampling(module, features_BFD, attention_mask.sum(-1))
 
 
-def is_known(module: Any) -> bool:
+def is_known(module: ParakeetEncoderBlock) -> bool:
     """Whether a block is what the kernels compute: without dropout, with BatchNorm in training, of widths that fit."""
     norm, attention = module.conv.norm, module.self_attn
     return (
@@ -105,7 +117,7 @@ def is_known(module: Any) -> bool:
     )
 
 
-def block(module: Any, hidden_BFE: Tensor, mask_B1FF: Tensor | None, positions_BPE: Tensor) -> Tensor:
+def block(module: ParakeetEncoderBlock, hidden_BFE: Tensor, mask_B1FF: Tensor | None, positions_BPE: Tensor) -> Tensor:
     """A `ParakeetEncoderBlock` in training: (B, F, E) to (B, F, E), with its mask and embedded positions."""
     num, frames, width = hidden_BFE.shape
     dtype = compute_dtype(hidden_BFE)
@@ -116,20 +128,21 @@ def block(module: Any, hidden_BFE: Tensor, mask_B1FF: Tensor | None, positions_B
     with torch.autocast(hidden_BFE.device.type, enabled=False):
         casted = _cast(module, dtype)
         x_NE = hidden_BFE.reshape(-1, width).float()
-        y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype)
+        y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward1, y_NE, casted["feed_forward1"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype)
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype)  # type: ignore[no-untyped-call]
         y_NE = _attention(module.self_attn, y_NE, positions_BPE[0].to(dtype), own_N, num, casted["self_attn"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_conv), dtype)
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_conv), dtype)  # type: ignore[no-untyped-call]
         y_NE = conformer_conv_gpu.convolution(module.conv, y_NE, own_N, num, casted["conv"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype)
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward2, y_NE, casted["feed_forward2"])
         out_dtype = torch.float32 if dtype != hidden_BFE.dtype else dtype
-        _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype)
-    return y_NE.view(num, frames, width)
+        _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype)  # type: ignore[no-untyped-call]
+    out_BFE: Tensor = y_NE.view(num, frames, width)
+    return out_BFE
 
 
-def _cast(module: Any, dtype: torch.dtype) -> dict[str, list[Any]]:
+def _cast(module: ParakeetEncoderBlock, dtype: torch.dtype) -> dict[str, list[Any]]:
     """The weights of the parts of a block, cast."""
     weights = {
         "feed_forward1": _feed_forward_weights(module.feed_forward1),
@@ -141,11 +154,11 @@ def _cast(module: Any, dtype: torch.dtype) -> dict[str, list[Any]]:
     return {name: [next(copies) for _ in tensors] for name, tensors in weights.items()}
 
 
-def _feed_forward_weights(module: Any) -> list[Tensor | None]:
+def _feed_forward_weights(module: ParakeetEncoderFeedForward) -> list[Tensor | None]:
     return [module.linear1.weight, module.linear1.bias, module.linear2.weight, module.linear2.bias]
 
 
-def _attention_weights(module: Any) -> list[Tensor | None]:
+def _attention_weights(module: ParakeetEncoderAttention) -> list[Tensor | None]:
     projections = (module.q_proj, module.k_proj, module.v_proj)
     return [
         module.bias_u,
@@ -169,7 +182,7 @@ class _AddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Kept,
         x_NE: Tensor,
         delta_NE: Tensor | None,
         scale: float,
@@ -190,12 +203,13 @@ class _AddNorm(torch.autograd.Function):
         blocks = (-(-rows // _AddNorm.ROWS),)
         launch(kernels.add_norm_kernel, blocks, *tensors, rows, scale, eps=eps, **constants)
         ctx.save_for_backward(sum_NE, mean_N, rstd_N, weight_E)
-        ctx.scale, ctx.constants, ctx.delta_dtype = scale, constants, delta_NE.dtype if has_delta else None
+        ctx.scale, ctx.constants = scale, constants
+        ctx.delta_dtype = None if delta_NE is None else delta_NE.dtype
         ctx.set_materialize_grads(False)
         return (sum_NE, normed_NE) if has_delta else normed_NE
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor | None) -> Gradients:
         from voxstill.nn import conformer_triton as kernels
 
         sum_NE, mean_N, rstd_N, weight_E = ctx.saved_tensors
@@ -232,20 +246,20 @@ class _Linear(torch.autograd.Function):
     """A linear layer whose weights are cast."""
 
     @staticmethod
-    def forward(ctx: Any, x_NC: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
+    def forward(ctx: Kept, x_NC: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
         weight_DC, bias_D = casted
         ctx.save_for_backward(x_NC, weight_DC, bias_D)
         return product(x_NC, weight_DC, bias_D)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         x_NC, weight_DC, bias_D = ctx.saved_tensors
         grad_ND = grads[0].contiguous()
         return torch.mm(grad_ND, weight_DC), None, weight_gradient(grad_ND, x_NC), bias_gradient(grad_ND, bias_D)
 
 
-def _feed_forward(module: Any, x_NE: Tensor, casted: Sequence[Any]) -> Tensor:
-    out_NE: Tensor = _FeedForward.apply(x_NE, casted, *_feed_forward_weights(module))
+def _feed_forward(module: ParakeetEncoderFeedForward, x_NE: Tensor, casted: Sequence[Any]) -> Tensor:
+    out_NE: Tensor = _FeedForward.apply(x_NE, casted, *_feed_forward_weights(module))  # type: ignore[no-untyped-call]
     return out_NE
 
 
@@ -253,7 +267,7 @@ class _FeedForward(torch.autograd.Function):
     """Linear, SiLU, linear."""
 
     @staticmethod
-    def forward(ctx: Any, x_NE: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
+    def forward(ctx: Kept, x_NE: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
         weight_IE, bias_I, weight_EI, bias_E = casted
         inner_NI = product(x_NE, weight_IE, bias_I)
         active_NI = functional.silu(inner_NI)
@@ -261,7 +275,7 @@ class _FeedForward(torch.autograd.Function):
         return product(active_NI, weight_EI, bias_E)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         x_NE, inner_NI, active_NI, weight_IE, bias_I, weight_EI, bias_E = ctx.saved_tensors
         grad_NE = grads[0].contiguous()
         grad_NI = torch.ops.aten.silu_backward(torch.mm(grad_NE, weight_EI), inner_NI)
@@ -276,14 +290,19 @@ class _FeedForward(torch.autograd.Function):
 
 
 def _attention(
-    module: Any, x_NE: Tensor, positions_PE: Tensor, own_N: Tensor, num: int, casted: Sequence[Any]
+    module: ParakeetEncoderAttention,
+    x_NE: Tensor,
+    positions_PE: Tensor,
+    own_N: Tensor,
+    num: int,
+    casted: Sequence[Any],
 ) -> Tensor:
     """Self-attention with relative positions, (N, E) to (N, E) (Dai et al. 2019, "Transformer-XL", section 3.3)."""
     positions_PE = functional.pad(positions_PE, (0, 0, 0, -len(positions_PE) % 8))  # products of odd sizes are slow
     *of_scores, weight, bias = _attention_weights(module)
-    query, key, value, score = _Scores.apply(x_NE, positions_PE, own_N, num, module.scaling, casted[:-2], *of_scores)
+    query, key, value, score = _Scores.apply(x_NE, positions_PE, own_N, num, module.scaling, casted[:-2], *of_scores)  # type: ignore[no-untyped-call]
     out_BHFK = functional.scaled_dot_product_attention(query, key, value, attn_mask=score, scale=module.scaling)
-    out_NE: Tensor = _Linear.apply(out_BHFK.transpose(1, 2).reshape(len(x_NE), -1), casted[-2:], weight, bias)
+    out_NE: Tensor = _Linear.apply(out_BHFK.transpose(1, 2).reshape(len(x_NE), -1), casted[-2:], weight, bias)  # type: ignore[no-untyped-call]
     return out_NE
 
 
@@ -292,7 +311,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Kept,
         x_NE: Tensor,
         positions_PE: Tensor,
         own_N: Tensor,
@@ -306,7 +325,8 @@ class _Scores(torch.autograd.Function):
         rows, width = x_NE.shape
         content_HK, position_HK, relative_EE, *weights = casted
         heads, frames, num_positions = len(content_HK), rows // num, len(positions_PE)
-        weight, bias = joined(weights[0], 3), None if weights[3] is None else joined(weights[3], 3)
+        weight: Tensor = joined(weights[0], 3)
+        bias: Any = None if weights[3] is None else joined(weights[3], 3)
         all_N3E = product(x_NE, weight, bias)
         query_NE = all_N3E[:, :width]
         positional_NHK = (query_NE + position_HK.view(-1)).view(rows, heads, -1)
@@ -320,14 +340,14 @@ class _Scores(torch.autograd.Function):
         blocks = (-(-frames // 16), num * heads)
         launch(kernels.shift_kernel, blocks, score_HNP, own_N, shifted_BHFS, *shape, **constants)
         ctx.save_for_backward(x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias)
-        ctx.num, ctx.scaling = num, scaling
+        ctx.num, ctx.scale = num, scaling
         query_NE = query_NE + content_HK.view(-1)
         parts = (query_NE, all_N3E[:, width : 2 * width], all_N3E[:, 2 * width :])
         split = (part.view(num, frames, heads, -1).transpose(1, 2) for part in parts)
         return *split, shifted_BHFS[..., :frames]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         from voxstill.nn import conformer_triton as kernels
 
         x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias = ctx.saved_tensors
@@ -338,7 +358,7 @@ class _Scores(torch.autograd.Function):
             grad_shifted, stride = grad_shifted.contiguous(), frames
         grad_score_HNP = x_NE.new_empty(heads, rows, num_positions)
         shape = (rows, frames, num_positions, stride)
-        constants = {"scale": ctx.scaling, "HEADS": heads, "BLOCK_F": 16, "BLOCK_P": _LANES}
+        constants = {"scale": ctx.scale, "HEADS": heads, "BLOCK_F": 16, "BLOCK_P": _LANES}
         blocks = (-(-frames // 16), ctx.num * heads)
         launch(kernels.shift_backward_kernel, blocks, grad_shifted, own_N, grad_score_HNP, *shape, **constants)
         grad_positional_HNK = torch.bmm(grad_score_HNP, relative_PHK.transpose(0, 1))

@@ -7,10 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 NUM_PROGRAMS = 512
 """About as many programs add up rows: a few for each multiprocessor."""
 Gradients = tuple[Tensor | None, ...]
+
+
+class Kept(FunctionCtx):
+    """What a forward pass keeps for its backward pass."""
+
+    saved_tensors: tuple[Any, ...]
+    num: int
+    scale: float
+    shape: tuple[int, ...]
+    constants: dict[str, int]
+    delta_dtype: torch.dtype | None
 
 
 def compute_dtype(like: Tensor) -> torch.dtype:
@@ -51,7 +63,7 @@ def cast(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Any]:
     known = [tensor for tensor in tensors if tensor is not None]
     with torch.no_grad():
         flat = torch.empty(sum(tensor.numel() for tensor in known), dtype=dtype, device=known[0].device)
-        parts = flat.split([tensor.numel() for tensor in known])
+        parts = torch.split(flat, [tensor.numel() for tensor in known])
         copies = [part.view(tensor.shape) for part, tensor in zip(parts, known, strict=True)]
         torch._foreach_copy_(copies, known)
     following = iter(copies)

@@ -6,20 +6,32 @@ while the next convolution reads. Features need no gradient.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from voxstill.nn.linear_gpu import Gradients, bias_gradient, cast, compute_dtype, parts_of, product, weight_gradient
+from voxstill.nn.linear_gpu import (
+    Gradients,
+    Kept,
+    bias_gradient,
+    cast,
+    compute_dtype,
+    parts_of,
+    product,
+    weight_gradient,
+)
 from voxstill.nn.triton_launch import launch
+
+if TYPE_CHECKING:
+    from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderSubsamplingConv2D
 
 _POINTS, _CHANNELS = 64, 64
 _TAP_POINTS, _TAP_CHANNELS = 16, 64
 """Few, as the sums of all taps stay in registers."""
 
 
-def is_known(module: Any) -> bool:
+def is_known(module: ParakeetEncoderSubsamplingConv2D) -> bool:
     """Whether the kernels know the convolutions of a module: of transformers, with biases, 3 x 3 with a stride of 2."""
     convs = [layer for layer in module.layers if isinstance(layer, nn.Conv2d)]
     spatial = [conv for conv in convs if conv.kernel_size == (3, 3)]
@@ -27,18 +39,18 @@ def is_known(module: Any) -> bool:
     return is_spatial and len(convs) == 2 * len(spatial) - 1 and all(conv.bias is not None for conv in convs)
 
 
-def subsampling(module: Any, features_BFD: Tensor, frames_B: Tensor) -> Tensor:
+def subsampling(module: ParakeetEncoderSubsamplingConv2D, features_BFD: Tensor, frames_B: Tensor) -> Tensor:
     """A `ParakeetEncoderSubsamplingConv2D` in training: features (B, F, D) and their frames (B,) to (B, F', E)."""
     first, *others = (layer for layer in module.layers if isinstance(layer, nn.Conv2d))
     dtype = compute_dtype(features_BFD)
     frames_B = (frames_B - 1) // 2 + 1
     with torch.autocast(features_BFD.device.type, enabled=False):
-        x_BFHC = _First.apply(features_BFD.contiguous(), first.weight, first.bias, dtype)
+        x_BFHC = _First.apply(features_BFD.contiguous(), first.weight, first.bias, dtype)  # type: ignore[no-untyped-call]
         for depthwise, pointwise in zip(others[::2], others[1::2], strict=True):
             of_convolutions = (depthwise.weight, depthwise.bias, pointwise.weight, pointwise.bias)
-            x_BFHC = _Separable.apply(x_BFHC, frames_B, *of_convolutions)
+            x_BFHC = _Separable.apply(x_BFHC, frames_B, *of_convolutions)  # type: ignore[no-untyped-call]
             frames_B = (frames_B - 1) // 2 + 1
-        out_BFE: Tensor = _Output.apply(x_BFHC, module.linear.weight, module.linear.bias)
+        out_BFE: Tensor = _Output.apply(x_BFHC, module.linear.weight, module.linear.bias)  # type: ignore[no-untyped-call]
     return out_BFE
 
 
@@ -50,7 +62,7 @@ class _First(torch.autograd.Function):
     """The convolution of one channel: (B, F, D) to (B, F', H, C)."""
 
     @staticmethod
-    def forward(ctx: Any, features_BFD: Tensor, weight_C133: Tensor, bias_C: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Kept, features_BFD: Tensor, weight_C133: Tensor, bias_C: Tensor, dtype: torch.dtype) -> Tensor:
         from voxstill.nn import subsampling_triton as kernels
 
         num, frames, bands = features_BFD.shape
@@ -72,7 +84,7 @@ class _First(torch.autograd.Function):
         return out_BFHC
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         from voxstill.nn import subsampling_triton as kernels
 
         (features_BFD,), grad_BFHC = ctx.saved_tensors, grads[0].contiguous()
@@ -97,7 +109,7 @@ class _Separable(torch.autograd.Function):
     """ReLU, the depthwise convolution and that over single points: (B, F, H, C) to (B, F', H', C)."""
 
     @staticmethod
-    def forward(ctx: Any, x_BFHC: Tensor, frames_B: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Kept, x_BFHC: Tensor, frames_B: Tensor, *weights: Tensor) -> Tensor:
         from voxstill.nn import subsampling_triton as kernels
 
         num, frames, bands, channels = x_BFHC.shape
@@ -121,7 +133,7 @@ class _Separable(torch.autograd.Function):
         return product(mixed_BFHC.view(-1, channels), weight_CC, bias_C).view(mixed_BFHC.shape)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         from voxstill.nn import subsampling_triton as kernels
 
         x_BFHC, frames_B, mixed_BFHC, depth_C33, weight_CC, bias_C = ctx.saved_tensors
@@ -164,7 +176,7 @@ class _Output(torch.autograd.Function):
     """ReLU, and the linear layer over all bands of a frame: (B, F, H, C) to (B, F, E)."""
 
     @staticmethod
-    def forward(ctx: Any, x_BFHC: Tensor, weight_ECH: Tensor, bias_E: Tensor) -> Tensor:
+    def forward(ctx: Kept, x_BFHC: Tensor, weight_ECH: Tensor, bias_E: Tensor) -> Tensor:
         num, frames, bands, channels = x_BFHC.shape
         weight_ECH, bias_E = cast(x_BFHC.dtype, (weight_ECH.view(-1, channels, bands), bias_E))
         weight_EI = weight_ECH.transpose(1, 2).reshape(len(bias_E), -1)  # in transformers channels come before bands
@@ -174,7 +186,7 @@ class _Output(torch.autograd.Function):
         return product(active_NI, weight_EI, bias_E).view(num, frames, -1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
         active_NI, weight_EI, bias_E = ctx.saved_tensors
         *_, bands, channels = ctx.shape
         grad_NE = grads[0].reshape(-1, len(bias_E))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    import triton
+
 _compiled: dict[tuple[object, ...], Any] = {}
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *args: Tensor | float | None, **constants: float | bool) -> None:
+def launch(
+    kernel: triton.JITFunction, grid: tuple[int, ...], *args: Tensor | float | None, **constants: float | bool
+) -> None:
     """Launch a kernel, compiled once for types, alignment and constants.
 
     Its parameters are those of `args`, of which numbers are not specialized, and then the constants, in any order.

@@ -8,17 +8,21 @@ padded batch gives without a graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from voxstill.core.config import Train
 from voxstill.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from torch.cuda import _POOL_HANDLE
+    from transformers import ParakeetEncoder, PreTrainedModel
+    from transformers.modeling_outputs import BaseModelOutput
 
 MAX_GRAPHS = 128
 _FRAME_STEPS, _ROW_STEPS = 16, 8
@@ -45,7 +49,7 @@ def capture(model: PreTrainedModel, cfg: Train) -> None:
                 fix="set `train.cuda_graphs: false`",
             )
     assert isinstance(encoder, ParakeetEncoder)
-    encoder.forward = _GraphedEncoder(encoder)  # type: ignore[method-assign]
+    encoder.forward = _GraphedEncoder(encoder)
 
 
 def padded_size(size: int, steps: int) -> int:
@@ -66,7 +70,7 @@ def padded(features_BFD: Tensor, mask_BF: Tensor) -> tuple[Tensor, Tensor]:
 class _Encoder(nn.Module):
     """The encoder as graphs take it: tensors in, a tensor out."""
 
-    def __init__(self, encoder: nn.Module, plain: Any) -> None:
+    def __init__(self, encoder: nn.Module, plain: Callable[..., BaseModelOutput]) -> None:
         super().__init__()
         self.encoder, self._plain = encoder, plain
 
@@ -81,17 +85,19 @@ class _Graph:
     The tensors between are memory of all graphs: from a forward pass to its backward pass no other may run.
     """
 
-    def __init__(self, model: _Encoder, gradients: dict[str, Tensor], batch: tuple[Tensor, Tensor], pool: Any) -> None:
+    def __init__(
+        self, model: _Encoder, gradients: dict[str, Tensor], batch: tuple[Tensor, Tensor], pool: _POOL_HANDLE
+    ) -> None:
         self._inputs = tuple(tensor.clone() for tensor in batch)
         self.gradients = gradients
         weights = dict(model.named_parameters())
         # leaves of their own, as those of the model may be part of a backward pass on another stream
         leaves = {name: weights[name].detach().requires_grad_() for name in gradients}
-        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
-        precision = {"dtype": torch.get_autocast_dtype("cuda"), "enabled": torch.is_autocast_enabled("cuda")}
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        dtype, is_mixed = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
 
         def forward() -> Tensor:
-            with torch.autocast("cuda", cache_enabled=False, **precision):  # what is cached was cast before
+            with torch.autocast("cuda", dtype, is_mixed, cache_enabled=False):  # what is cached was cast before
                 hidden_BFE: Tensor = torch.func.functional_call(model, leaves, self._inputs)
             return hidden_BFE
 
@@ -99,7 +105,7 @@ class _Graph:
             written = torch.autograd.grad(hidden_BFE, list(leaves.values()), gradient_BFE)
             torch._foreach_copy_(list(gradients.values()), written)
 
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries get ready, and kernels are compiled
             for _ in range(2):
@@ -127,28 +133,32 @@ class _Graph:
         return [gradient.detach() for gradient in self.gradients.values()]
 
 
+class _Kept(FunctionCtx):
+    graph: _Graph
+
+
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, graph: _Graph, features_BFD: Tensor, mask_BF: Tensor, *_: Tensor) -> Tensor:
+    def forward(ctx: _Kept, graph: _Graph, features_BFD: Tensor, mask_BF: Tensor, *_: Tensor) -> Tensor:
         ctx.graph = graph
         return graph.forward(features_BFD, mask_BF)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: _Kept, *grads: Tensor) -> Any:
         return None, None, None, *ctx.graph.backward(grads[0])
 
 
 class _GraphedEncoder:
     """The `forward` of an encoder: a graph for each shape that comes more than once, up to `MAX_GRAPHS` of them."""
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: ParakeetEncoder) -> None:
         self._encoder, self._model = encoder, _Encoder(encoder, encoder.forward)
         self._graphs: dict[object, _Graph] = {}
         self._met: set[object] = set()
         self._gradients: dict[str, Tensor] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+    def __call__(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: object) -> Any:
         from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
 
         is_asked_more = kwargs.get("output_hidden_states") or kwargs.get("output_attentions")
@@ -172,7 +182,7 @@ class _GraphedEncoder:
         self._own_gradients()
         weights = dict(self._model.named_parameters())
         learnt = (weights[name] for name in self._gradients)
-        return cast("Tensor", _Replay.apply(self._graphs[key], features_BFD, mask_BF, *learnt))
+        return cast("Tensor", _Replay.apply(self._graphs[key], features_BFD, mask_BF, *learnt))  # type: ignore[no-untyped-call]
 
     def _captured(self, features_BFD: Tensor, mask_BF: Tensor) -> _Graph:
         if not self._gradients:
@@ -190,6 +200,6 @@ class _GraphedEncoder:
         """Copy the gradients of a batch before, which lie where those of the next one are written."""
         weights = [weight for weight in self._encoder.parameters() if weight.grad is not None]
         if weights:
-            copies = torch._foreach_mul([weight.grad for weight in weights], 1.0)  # type: ignore[arg-type]
+            copies = torch._foreach_mul([weight.grad for weight in weights], 1.0)
             for weight, copy in zip(weights, copies, strict=True):
                 weight.grad = copy
