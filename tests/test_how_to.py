@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +19,7 @@ import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
 from forked import free_port
 from ray_nodes import cluster_environment, listens, node
+from shared_folders import made_once
 from voxstill import cli, load_config
 from voxstill.audio import codec
 from voxstill.core.records import Label
@@ -38,31 +40,52 @@ SHORT = {
 }
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the quickstart after its `voxstill run`, and a second corpus, `read`."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in SHORT.items():
-        monkeypatch.setenv(f"VOXSTILL__{name}", value)
-    quickstart.make(tmp_path)
-    read = tmp_path / "read"
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folder of the quickstart after its `voxstill run`, with a second corpus, `read`; and a copy of it."""
+    folder = tmp_path_factory.mktemp("followed") / "corpus"
+    folder.mkdir()
+    quickstart.make(folder)
+    read = folder / "read"
     quickstart.write_manifest(read, quickstart.speak(read, first=5, prefix="read-"))
-    quickstart.write_config()
-    return tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch, folder)
+        quickstart.write_config()
+        assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0
+    return folder, shutil.copytree(folder, folder.with_name("copy"), symlinks=True)
+
+
+@pytest.fixture
+def corpus(followed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as it was, at the same place, for tables hold the paths of their audio."""
+    folder, copy = followed
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder, symlinks=True)
+    shorten(monkeypatch, folder)
+    return folder
+
+
+def shorten(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let commands run in a folder, with short trainings."""
+    patch.chdir(folder)
+    for name, value in SHORT.items():
+        patch.setenv(f"VOXSTILL__{name}", value)
 
 
 @pytest.fixture(scope="session")
 def replacements(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Small models in place of those that the pages name; the Whisper knows the recordings."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    rows = quickstart.speak(folder / "recordings")
-    clips = [codec.decode((folder / "recordings" / row["audio"]).read_bytes()).samples_T for row in rows]
-    texts = [row["text"] for row in rows]
+
+    def make(folder: Path) -> None:
+        rows = quickstart.speak(folder / "recordings")
+        clips = [codec.decode((folder / "recordings" / row["audio"]).read_bytes()).samples_T for row in rows]
+        write_overfitted_whisper(folder / "whisper", clips, [row["text"] for row in rows], languages=True)
+        write_waveform_checkpoint(folder / "wav2vec2", "Wav2Vec2")
+
+    folder = made_once(tmp_path_factory, "small-models", make)
     return {
-        "openai/whisper-large-v3-turbo": str(
-            write_overfitted_whisper(folder / "whisper", clips, texts, languages=True)
-        ),
-        "facebook/wav2vec2-base": str(write_waveform_checkpoint(folder / "wav2vec2", "Wav2Vec2")),
+        "openai/whisper-large-v3-turbo": str(folder / "whisper"),
+        "facebook/wav2vec2-base": str(folder / "wav2vec2"),
         "size: medium": "size: tiny",
     }
 
@@ -104,7 +127,6 @@ def test_a_how_to_can_be_followed(
     running: list[subprocess.Popen[bytes]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0, capsys.readouterr().err
     for language, content in quickstart.blocks(page, "console", "yaml", "python"):
         if language == "yaml":
             name = re.match(r"# (\S+\.yaml)\n", content)
