@@ -8,16 +8,16 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
+import forked
 import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
-from forked import free_port
 from ray_nodes import cluster_environment, listens, node
 from shared_folders import made_once
 from voxstill import cli, load_config
@@ -91,13 +91,13 @@ def replacements(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 @pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[bytes]]]:
+def running() -> Iterator[list[ForkServerProcess]]:
     """Commands in the background, which are ended."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[ForkServerProcess] = []
     yield processes
     for process in processes:
         process.terminate()
-        process.wait()
+        process.join()
 
 
 def words_of(command: str) -> list[str]:
@@ -124,7 +124,8 @@ def test_a_how_to_can_be_followed(
     page: Path,
     corpus: Path,
     replacements: Mapping[str, str],
-    running: list[subprocess.Popen[bytes]],
+    running: list[ForkServerProcess],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for language, content in quickstart.blocks(page, "console", "yaml", "python"):
@@ -139,7 +140,8 @@ def test_a_how_to_can_be_followed(
         for line in content.splitlines():
             program, *words = words_of(line.removeprefix("$ ").removesuffix(" &"))
             if line.endswith(" &"):
-                running.append(subprocess.Popen([sys.executable, "-m", program, *words]))
+                assert program == "voxstill"
+                running.append(forked.start(forked.command, words, log=tmp_path / "log"))
                 until(functools.partial(is_ready, words[words.index("--port") + 1]), 120)
             elif program == "curl":
                 subprocess.run([program, "--silent", *words], check=True)
@@ -147,25 +149,16 @@ def test_a_how_to_can_be_followed(
                 assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
 
 
-COMMANDS = """
-import json, sys
-from voxstill import cli, load_config
-for words in json.load(sys.stdin):
-    if code := cli.main([*words, "--log-level", "warning"]):
-        sys.exit(f"{words} ended with {code}")
-"""
-
-
 @pytest.mark.slow
 def test_the_how_to_on_ray_can_be_followed(
-    corpus: Path, s3: Store, replacements: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    corpus: Path, s3: Store, replacements: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On two nodes and a server of S3, as without a GPU."""
     assert "write `name: transformers`, and leave `teacher_gpus` and `teacher_cpus` out" in ON_RAY.read_text()
     monkeypatch.setenv("VOXSTILL__ENGINE__NAME", "ray")
     for path in (corpus / "recordings").iterdir():
         s3.replace(f"audio/{path.name}", path.read_bytes())
-    port = free_port()
+    port = forked.free_port()
     here = {"10.0.0.1": "127.0.0.1", "6379": str(port)}
     without_gpu = {"name: vllm": "name: transformers", "  teacher_gpus: 1\n": "", "  teacher_cpus: 4\n": ""}
     [(_, content)] = quickstart.blocks(ON_RAY, "yaml")
@@ -178,16 +171,8 @@ def test_the_how_to_on_ray_can_be_followed(
             if line.startswith("ray start "):
                 nodes.enter_context(node(*words_of(replaced(line, here))[2:], environment=environment))
                 until(lambda: listens(port), every_s=0.2)
-        done = subprocess.run(
-            [sys.executable, "-c", COMMANDS],
-            input=json.dumps(commands),
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-    assert done.returncode == 0, done.stderr
+        log = tmp_path / "log"
+        forked.finish(forked.start(forked.commands, commands, log=log, environment=environment), log=log)
     manifest = [json.loads(line) for line in Path("recordings/manifest.jsonl").read_text().splitlines()]
     labels = {label.utterance_id: label.text for label in tables.read(Store("s3://bucket/calls"), "labels", Label)}
     assert labels.items() >= {row["id"]: row["text"] for row in manifest if "id" in row}.items()
