@@ -158,8 +158,8 @@ def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
 def test_a_step_of_many_batches_has_a_larger_window_but_in_an_experiment_that_began_with_the_smaller(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
-    set_ = "plan.batches_per_step=33", "plan.max_utterances=1", "train.steps=1"
-    words = [word for option in set_ for word in ("--set", option)]
+    options = ("plan.batches_per_step=33", "plan.max_utterances=1", "train.steps=1")
+    words = [word for option in options for word in ("--set", option)]
     before = train(capsys, config, tmp_path, *words, "--set", "plan.window=65536")
     assert train(capsys, config, tmp_path, *words).path == before.path
     longer = train(capsys, config, tmp_path, *words, "--set", "train.steps=2", "--continue", str(before.path))
