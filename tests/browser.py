@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
+import functools
 import itertools
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,38 +32,76 @@ QUIET = [
 ]
 
 
-class Browser:
-    """One page of a browser; `network` names every address that it asked for. `microphone` is a WAV that its microphone
-    hears, again and again."""
+class _Chromium:
+    """A process of the browser, and what it says."""
 
-    def __init__(self, folder: Path, width: int = 1200, height: int = 900, microphone: Path | None = None) -> None:
-        self._command = [
-            *(str(CHROMIUM), *QUIET, "--remote-debugging-pipe", f"--window-size={width},{height}"),
-            f"--user-data-dir={folder / 'profile'}",
-        ]
+    def __init__(self, profile: Path, microphone: Path | None = None) -> None:
+        read, self._write = os.pipe()
+        self._read, write = os.pipe()
+        options = [*QUIET, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         if microphone is not None:
-            self._command += [
+            options += [
                 "--use-fake-ui-for-media-stream",
                 "--use-fake-device-for-media-stream",
                 f"--use-file-for-fake-audio-capture={microphone}",
             ]
-        self._ids = itertools.count(1)
-        self.network: list[str] = []
-        self.errors: list[str] = []
-        self._rest = b""
-
-    def __enter__(self) -> Self:
-        read, self._write = os.pipe()
-        self._read, write = os.pipe()
-
         # the browser looks for its pipes at 3 and 4
-        command = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *self._command]
+        command = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", str(CHROMIUM), *options]
         self._process = subprocess.Popen(
             command, pass_fds=(read, write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         os.close(read)
         os.close(write)
-        target = self._ask("Target.createTarget", {"url": "about:blank"})["targetId"]
+        self._rest = b""
+
+    def write(self, message: Mapping[str, Any]) -> None:
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+
+    def next(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            more = os.read(self._read, 1 << 20)
+            assert more, "the browser has ended"
+            self._rest += more
+        data, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(data)
+        return message
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._write)
+        os.close(self._read)
+
+
+@functools.cache
+def _shared_chromium() -> _Chromium:
+    """One process for all pages of these tests, as its start takes a second."""
+    profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    atexit.register(profile.cleanup)
+    chromium = _Chromium(Path(profile.name))
+    atexit.register(chromium.end)
+    return chromium
+
+
+class Browser:
+    """One page, with a profile of its own; `network` names every address that it asked for. `microphone` is a WAV that
+    its microphone hears, again and again, and `folder` is then that of the profile."""
+
+    _ids = itertools.count(1)
+
+    def __init__(self, folder: Path, width: int = 1200, height: int = 900, microphone: Path | None = None) -> None:
+        self._folder, self._size, self._microphone = folder, (width, height), microphone
+        self.network: list[str] = []
+        self.errors: list[str] = []
+
+    def __enter__(self) -> Self:
+        is_shared = self._microphone is None
+        self._chromium = _shared_chromium() if is_shared else _Chromium(self._folder / "profile", self._microphone)
+        self._session = ""
+        self._context = self._ask("Target.createBrowserContext")["browserContextId"]
+        width, height = self._size
+        page = {"url": "about:blank", "browserContextId": self._context, "newWindow": True}
+        target = self._ask("Target.createTarget", {**page, "width": width, "height": height})["targetId"]
         self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self._ask(f"{domain}.enable")
@@ -69,10 +110,10 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._write)
-        os.close(self._read)
+        if self._microphone is None:
+            self._ask("Target.disposeBrowserContext", {"browserContextId": self._context})
+        else:
+            self._chromium.end()
 
     def set_width(self, width: int) -> None:
         """Lay pages out as on a phone of this width."""
@@ -134,26 +175,19 @@ class Browser:
         message: dict[str, Any] = {"id": number, "method": method, "params": params or {}}
         if not method.startswith("Target."):
             message["sessionId"] = self._session
-        os.write(self._write, json.dumps(message).encode() + b"\0")
+        self._chromium.write(message)
         while True:
-            reply = self._next()
-            if reply.get("method") == "Network.requestWillBeSent":
-                self.network.append(reply["params"]["request"]["url"])
-            if _is_error(reply):
-                self.errors.append(json.dumps(reply["params"])[:2000])
+            reply = self._chromium.next()
             if reply.get("id") == number:
                 assert "error" not in reply, reply
                 result: dict[str, Any] = reply["result"]
                 return result
-
-    def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            more = os.read(self._read, 1 << 20)
-            assert more, "the browser has ended"
-            self._rest += more
-        data, _, self._rest = self._rest.partition(b"\0")
-        message: dict[str, Any] = json.loads(data)
-        return message
+            if reply.get("sessionId") != self._session:  # of a page that was closed
+                continue
+            if reply.get("method") == "Network.requestWillBeSent":
+                self.network.append(reply["params"]["request"]["url"])
+            if _is_error(reply):
+                self.errors.append(json.dumps(reply["params"])[:2000])
 
 
 def _is_error(event: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import runpy
 import secrets
 import signal
 import socket
@@ -69,6 +70,20 @@ def command_killed_at(line: str, arguments: Sequence[object]) -> None:
 
     logging.getLogger("voxstill").addFilter(kill_at_line)  # the command replaces handlers
     command(arguments)
+
+
+def script(arguments: Sequence[object]) -> None:
+    """A file of Python with its arguments, to be started."""
+    path, *_ = sys.argv = [str(argument) for argument in arguments]
+    sys.path.insert(0, str(Path(path).parent))
+    runpy.run_path(path, run_name="__main__")
+
+
+def commands(lines: Sequence[Sequence[str]]) -> None:
+    """Command lines one after the other, to be started; it ends with the first that fails."""
+    for words in lines:
+        if code := cli.main([*words, "--log-level", "warning"]):
+            sys.exit(f"{words} ended with {code}")
 
 
 @contextlib.contextmanager

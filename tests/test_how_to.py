@@ -6,18 +6,20 @@ import contextlib
 import functools
 import json
 import re
+import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
+import forked
 import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
-from forked import free_port
 from ray_nodes import cluster_environment, listens, node
+from shared_folders import made_once
 from voxstill import cli, load_config
 from voxstill.audio import codec
 from voxstill.core.records import Label
@@ -38,44 +40,66 @@ SHORT = {
 }
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the quickstart after its `voxstill run`, and a second corpus, `read`."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in SHORT.items():
-        monkeypatch.setenv(f"VOXSTILL__{name}", value)
-    quickstart.make(tmp_path)
-    read = tmp_path / "read"
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folder of the quickstart after its `voxstill run`, with a second corpus, `read`; and a copy of it."""
+    folder = tmp_path_factory.mktemp("followed") / "corpus"
+    folder.mkdir()
+    quickstart.make(folder)
+    read = folder / "read"
     quickstart.write_manifest(read, quickstart.speak(read, first=5, prefix="read-"))
-    quickstart.write_config()
-    return tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch, folder)
+        quickstart.write_config()
+        assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0
+    return folder, shutil.copytree(folder, folder.with_name("copy"), symlinks=True)
+
+
+@pytest.fixture
+def corpus(followed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as it was, at the same place, for tables hold the paths of their audio."""
+    folder, copy = followed
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder, symlinks=True)
+    shorten(monkeypatch, folder)
+    return folder
+
+
+def shorten(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let commands run in a folder, with short trainings."""
+    patch.chdir(folder)
+    for name, value in SHORT.items():
+        patch.setenv(f"VOXSTILL__{name}", value)
 
 
 @pytest.fixture(scope="session")
 def replacements(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Small models and trainings in place of those that the pages name; the Whisper knows the recordings."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    rows = quickstart.speak(folder / "recordings")
-    clips = [codec.decode((folder / "recordings" / row["audio"]).read_bytes()).samples_T for row in rows]
-    texts = [row["text"] for row in rows]
-    whisper = str(write_overfitted_whisper(folder / "whisper", clips, texts, languages=True))
+
+    def make(folder: Path) -> None:
+        rows = quickstart.speak(folder / "recordings")
+        clips = [codec.decode((folder / "recordings" / row["audio"]).read_bytes()).samples_T for row in rows]
+        write_overfitted_whisper(folder / "whisper", clips, [row["text"] for row in rows], languages=True)
+        write_waveform_checkpoint(folder / "wav2vec2", "Wav2Vec2")
+
+    folder = made_once(tmp_path_factory, "small-models", make)
     return {
-        "openai/whisper-large-v3-turbo": whisper,
-        "openai/whisper-small": whisper,
-        "facebook/wav2vec2-base": str(write_waveform_checkpoint(folder / "wav2vec2", "Wav2Vec2")),
+        "openai/whisper-large-v3-turbo": str(folder / "whisper"),
+        "openai/whisper-small": str(folder / "whisper"),
+        "facebook/wav2vec2-base": str(folder / "wav2vec2"),
         "size: medium": "size: tiny",
         "train.max_minutes=10": "train.steps=8",
     }
 
 
 @pytest.fixture
-def running() -> Iterator[list[subprocess.Popen[bytes]]]:
+def running() -> Iterator[list[ForkServerProcess]]:
     """Commands in the background, which are ended."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[ForkServerProcess] = []
     yield processes
     for process in processes:
         process.terminate()
-        process.wait()
+        process.join()
 
 
 def words_of(command: str) -> list[str]:
@@ -102,10 +126,10 @@ def test_a_how_to_can_be_followed(
     page: Path,
     corpus: Path,
     replacements: Mapping[str, str],
-    running: list[subprocess.Popen[bytes]],
+    running: list[ForkServerProcess],
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert cli.main(["run", "my.yaml", "--log-level", "warning"]) == 0, capsys.readouterr().err
     for language, content in quickstart.blocks(page, "console", "yaml", "python"):
         if language == "yaml":
             name = re.match(r"# (\S+\.yaml)\n", content)
@@ -118,7 +142,8 @@ def test_a_how_to_can_be_followed(
         for line in content.splitlines():
             program, *words = words_of(replaced(line, replacements).removeprefix("$ ").removesuffix(" &"))
             if line.endswith(" &"):
-                running.append(subprocess.Popen([sys.executable, "-m", program, *words]))
+                assert program == "voxstill"
+                running.append(forked.start(forked.command, words, log=tmp_path / "log"))
                 until(functools.partial(is_ready, words[words.index("--port") + 1]), 120)
             elif program == "curl":
                 subprocess.run([program, "--silent", *words], check=True)
@@ -126,25 +151,16 @@ def test_a_how_to_can_be_followed(
                 assert cli.main([*words, "--log-level", "warning"]) == 0, f"{line}\n{capsys.readouterr().err}"
 
 
-COMMANDS = """
-import json, sys
-from voxstill import cli, load_config
-for words in json.load(sys.stdin):
-    if code := cli.main([*words, "--log-level", "warning"]):
-        sys.exit(f"{words} ended with {code}")
-"""
-
-
 @pytest.mark.slow
 def test_the_how_to_on_ray_can_be_followed(
-    corpus: Path, s3: Store, replacements: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+    corpus: Path, s3: Store, replacements: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On two nodes and a server of S3, as without a GPU."""
     assert "write `name: transformers`, and leave `teacher_gpus` and `teacher_cpus` out" in ON_RAY.read_text()
     monkeypatch.setenv("VOXSTILL__ENGINE__NAME", "ray")
     for path in (corpus / "recordings").iterdir():
         s3.replace(f"audio/{path.name}", path.read_bytes())
-    port = free_port()
+    port = forked.free_port()
     here = {"10.0.0.1": "127.0.0.1", "6379": str(port)}
     without_gpu = {"name: vllm": "name: transformers", "  teacher_gpus: 1\n": "", "  teacher_cpus: 4\n": ""}
     [(_, content)] = quickstart.blocks(ON_RAY, "yaml")
@@ -157,16 +173,8 @@ def test_the_how_to_on_ray_can_be_followed(
             if line.startswith("ray start "):
                 nodes.enter_context(node(*words_of(replaced(line, here))[2:], environment=environment))
                 until(lambda: listens(port), every_s=0.2)
-        done = subprocess.run(
-            [sys.executable, "-c", COMMANDS],
-            input=json.dumps(commands),
-            env=environment,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-    assert done.returncode == 0, done.stderr
+        log = tmp_path / "log"
+        forked.finish(forked.start(forked.commands, commands, log=log, environment=environment), log=log)
     manifest = [json.loads(line) for line in Path("recordings/manifest.jsonl").read_text().splitlines()]
     labels = {label.utterance_id: label.text for label in tables.read(Store("s3://bucket/calls"), "labels", Label)}
     assert labels.items() >= {row["id"]: row["text"] for row in manifest if "id" in row}.items()

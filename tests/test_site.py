@@ -16,6 +16,7 @@ import pytest
 
 import voxstill
 from browser import CHROMIUM, Browser
+from shared_folders import made_once
 from voxstill.core import world
 
 ROOT = Path(__file__).parents[1]
@@ -41,14 +42,20 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def site() -> Path:
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The English site; the Chinese one is its folder `zh`."""
-    zensical = str(Path(sys.executable).with_name("zensical"))
-    for project in ("zensical.toml", "zensical.zh.toml"):
-        command = [zensical, "build", "--strict", "--config-file", project]
-        done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, env=world.environment())
-        assert done.returncode == 0, done.stdout + done.stderr
+
+    def build(_: Path) -> None:
+        zensical = str(Path(sys.executable).with_name("zensical"))
+        for project in ("zensical.toml", "zensical.zh.toml"):
+            command = [zensical, "build", "--strict", "--config-file", project]
+            done = subprocess.run(
+                command, check=False, cwd=ROOT, capture_output=True, text=True, env=world.environment()
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    made_once(tmp_path_factory, "site", build)
     return ROOT / "build/site"
 
 

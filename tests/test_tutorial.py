@@ -12,7 +12,7 @@ import loose_files
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))
-SHORT = {"hours=0.5": "hours=0.1", "train.max_minutes=4": "train.steps=4"}
+SHORT = {"hours=0.5": "hours=0.03", "train.max_minutes=4": "train.steps=4"}
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from explorer_process import ExplorerProcess, exploring, make_corpus, make_experiments, write_config
+from explorer_process import ExplorerProcess, copy_corpus, exploring, make_corpus, make_experiments, write_config
 from voxstill.core.config import Config
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return make_corpus(tmp_path_factory.mktemp("explored"))
+def fresh_corpus(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A corpus that no explorer has opened, to be copied."""
+    return make_corpus(tmp_path_factory.mktemp("fresh"))
+
+
+@pytest.fixture(scope="session")
+def corpus(fresh_corpus: Config, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return copy_corpus(fresh_corpus, tmp_path_factory.mktemp("explored"))
 
 
 @pytest.fixture(scope="session")

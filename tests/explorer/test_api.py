@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from explorer_process import NUM, ExplorerProcess, exploring, make_corpus, make_experiments, write_config
+from explorer_process import NUM, ExplorerProcess, copy_corpus, exploring, make_experiments, write_config
 from voxstill.audio import codec
 from voxstill.core.config import Config
 from voxstill.core.records import Label, Utterance
@@ -153,8 +153,8 @@ def test_experiments_are_side_by_side(explorer: ExplorerProcess) -> None:
     assert row["student_0"] == row["human"]
 
 
-def test_judgements_are_kept_and_the_last_one_counts(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_judgements_are_kept_and_the_last_one_counts(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     config = write_config(tmp_path, cfg)
     with exploring(tmp_path / "first", cfg.work, "--config", config, "--edit", "--judge", "ada") as explorer:
         assert explorer.get("about").json()["editable"]
@@ -212,8 +212,10 @@ def test_a_stretch_of_a_long_source_is_sought_and_not_decoded_from_the_start(tmp
     assert np.array_equal(codec.decode(data).samples_T, samples_T[start : start + 16 * row["duration_ms"]])
 
 
-def test_a_judgement_of_what_was_removed_a_moment_ago_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_a_judgement_of_what_was_removed_a_moment_ago_is_refused_and_leaves_nothing(
+    fresh_corpus: Config, tmp_path: Path
+) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     with explore.opened(cfg, edit=True) as session:
         number = session.corpus.numbers_of(["u001"])["u001"]
         session.judge(number, "right", None)
@@ -224,8 +226,8 @@ def test_a_judgement_of_what_was_removed_a_moment_ago_is_refused_and_leaves_noth
     assert tables.parts(Store(cfg.work), corrections.PREFIX) == []
 
 
-def test_what_is_removed_is_nowhere_a_second_later(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_what_is_removed_is_nowhere_a_second_later(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     config = write_config(tmp_path, cfg)
     with exploring(tmp_path / "explorer", cfg.work, *make_experiments(tmp_path, cfg), "--config", config) as explorer:
         number = next(row["row"] for row in explorer.rows(limit=500) if row["id"] == "u001")
@@ -252,8 +254,8 @@ def test_numbers_and_texts_beyond_all_measure_are_refused_in_words(explorer: Exp
         assert 400 <= explorer.get(path, **parameters).status_code < 500
 
 
-def test_explorers_of_one_corpus_see_each_others_judgements(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_explorers_of_one_corpus_see_each_others_judgements(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     with explore.opened(cfg, edit=True) as one, explore.opened(cfg, edit=True) as other:
         first, second, *_ = sorted(one.corpus.numbers_of(["u001", "u002"]).values())
         one.judge(first, "right", None)
@@ -269,8 +271,10 @@ def test_explorers_of_one_corpus_see_each_others_judgements(tmp_path: Path) -> N
         assert one.row(first)["judgement"] is None
 
 
-def test_a_judgement_of_another_label_is_shown_as_what_it_says_of_this_one(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_a_judgement_of_another_label_is_shown_as_what_it_says_of_this_one(
+    fresh_corpus: Config, tmp_path: Path
+) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     utterances = utterances_of(cfg)
     judged: list[tuple[str, Judgement]] = [("u001", "right"), ("u002", "wrong")]
     rows = [
@@ -291,8 +295,8 @@ def test_a_judgement_of_another_label_is_shown_as_what_it_says_of_this_one(tmp_p
     assert wrong["judgement"] is None
 
 
-def test_an_export_has_what_was_corrected(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_an_export_has_what_was_corrected(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     config = write_config(tmp_path, cfg)
     with exploring(tmp_path / "explorer", cfg.work, "--config", config, "--edit") as explorer:
         number = next(row["row"] for row in explorer.rows(limit=500) if row["id"] == "u001")
@@ -302,9 +306,9 @@ def test_an_export_has_what_was_corrected(tmp_path: Path) -> None:
 
 
 def test_a_damaged_part_of_judgements_is_named_and_the_others_are_shown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fresh_corpus: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cfg = make_corpus(tmp_path)
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     work = Store(cfg.work)
     with explore.opened(cfg, edit=True) as session:
         number = session.corpus.numbers_of(["u001"])["u001"]

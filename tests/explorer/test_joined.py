@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from explorer_process import NUM, config_of, make_corpus, num_rows_of, rows_of
+from explorer_process import NUM, config_of, copy_corpus, num_rows_of, rows_of
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Label, Utterance
@@ -33,8 +33,8 @@ from voxstill.storage.store import Store
 
 
 @pytest.fixture
-def cfg(tmp_path: Path) -> Config:
-    return make_corpus(tmp_path)
+def cfg(fresh_corpus: Config, tmp_path: Path) -> Config:
+    return copy_corpus(fresh_corpus, tmp_path)
 
 
 @pytest.fixture
@@ -85,22 +85,21 @@ def test_a_broken_file_is_built_anew(cfg: Config, builds: list[str], content: by
     assert builds == ["built", "built"]
 
 
-def test_parts_that_were_added_are_taken_into_a_copy(tmp_path: Path, builds: list[str]) -> None:
-    whole = make_corpus(tmp_path)
-    work = Store(whole.work)
-    expected = rows_of(whole)
-    [*_, labels] = [source for source in explore.sources_of(whole).tables if source.role == "labels"]
+def test_parts_that_were_added_are_taken_into_a_copy(cfg: Config, builds: list[str]) -> None:
+    work = Store(cfg.work)
+    expected = rows_of(cfg)
+    [*_, labels] = [source for source in explore.sources_of(cfg).tables if source.role == "labels"]
     keys = tables.parts(work, labels.prefix)
     held = {key: work.read(key) for key in keys[len(keys) // 2 :]}
     for key in (*held, f"{labels.prefix}/{tables.SUCCESS}", f"{labels.prefix}/_manifest"):
         work.delete(key)
-    partial = rows_of(whole)
+    partial = rows_of(cfg)
     assert sum(row[labels.text_column] is not None for row in partial) < NUM
     for key, data in held.items():
         work.create(key, data)
-    assert rows_of(whole) == expected
+    assert rows_of(cfg) == expected
     assert builds == ["built", "built", "grown"]
-    assert rows_of(whole) == expected
+    assert rows_of(cfg) == expected
     assert builds == ["built", "built", "grown"]
 
 

@@ -12,7 +12,7 @@ import soundfile
 
 from browser import CHROMIUM, Browser
 from explorer_browser import CONTRAST, DRAWN, READY, SELECTED, press, settle, type_text
-from explorer_process import ExplorerProcess, exploring, make_corpus, make_experiments, write_config
+from explorer_process import ExplorerProcess, copy_corpus, exploring, make_experiments, write_config
 from voxstill.core.config import Config
 from voxstill.core.records import RATE_HZ
 from voxstill.pipeline import index as indexing
@@ -31,8 +31,8 @@ REPEATED = """[...document.querySelectorAll("[id]")].map(({ id }) => id).filter(
 NUM_ROWS = "document.querySelectorAll('#rows tbody tr').length"
 
 
-def test_the_whole_work_is_done_by_keys_alone(tmp_path: Path) -> None:
-    cfg = make_corpus(tmp_path)
+def test_the_whole_work_is_done_by_keys_alone(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
     students = make_experiments(tmp_path, cfg)
     config = write_config(tmp_path, cfg)
     work = Store(cfg.work)

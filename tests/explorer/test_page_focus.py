@@ -11,7 +11,8 @@ import pytest
 
 from browser import CHROMIUM, Browser
 from explorer_browser import READY, SELECTED, press, set_latency, settle, type_text
-from explorer_process import ExplorerProcess, exploring, make_corpus, make_experiments, write_config
+from explorer_process import ExplorerProcess, copy_corpus, exploring, make_experiments, write_config
+from voxstill.core.config import Config
 from voxstill.storage import corrections
 from voxstill.storage.store import Store
 from waiting import until
@@ -42,9 +43,9 @@ class Editable:
 
 
 @pytest.fixture(scope="module")
-def editable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editable]:
+def editable(fresh_corpus: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Editable]:
     folder = tmp_path_factory.mktemp("editable")
-    cfg = make_corpus(folder)
+    cfg = copy_corpus(fresh_corpus, folder)
     students = make_experiments(folder, cfg)
     config = write_config(folder, cfg)
     with exploring(folder / "explorer", cfg.work, *students, "--config", config, "--edit") as process:

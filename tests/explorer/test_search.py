@@ -83,7 +83,7 @@ def folded(text: str) -> str:
 
 def queries(rng: np.random.Generator, texts: list[list[str]]) -> Iterator[str]:
     """Pieces of texts of any length in another case, and what is in none."""
-    for _ in range(300):
+    for _ in range(150):
         text = texts[rng.integers(len(texts))][rng.integers(3)]
         start = rng.integers(0, max(1, len(text)))
         piece = text[start : start + rng.choice([1, 2, 3, 4, 5, 8, 20])]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from checkpoints import write_overfitted_wav2vec2, write_whisper_checkpoint
-from small_students import write_student
+from small_students import Normalization, write_student
 from tones import TEXTS, speak
 from voxstill.core import pcm
 from voxstill.core.config import Decode
@@ -24,10 +27,12 @@ from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.exporting import folder as folders
 from voxstill.exporting import other_files, sherpa, student
-from voxstill.nn import mel
+from voxstill.nn import mel, students
 
 SPOKEN = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
-KINDS = [(kind, norm) for kind in ("ctc", "rnnt", "tdt") for norm in ("utterance", "level")]
+KINDS: list[tuple[students.Kind, Normalization]] = [
+    (kind, norm) for kind in ("ctc", "rnnt", "tdt") for norm in ("utterance", "level")
+]
 
 
 def exported_to(source: Path, target: Path) -> Path:
@@ -44,12 +49,26 @@ def loaded(path: Path, decoding: Decode | None = None) -> Recognizer:
     return recognizer
 
 
+Pairs = Callable[[students.Kind, Normalization], tuple[Path, Path]]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    """The model folder of a student of any kind, and its export."""
+
+    @functools.cache
+    def pair(kind: students.Kind, normalization: Normalization) -> tuple[Path, Path]:
+        place = tmp_path_factory.mktemp("student")
+        source = write_student(place / "model", kind, normalization)
+        return source, exported_to(source, place / "exported")
+
+    return pair
+
+
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def pair(request: pytest.FixtureRequest, pairs: Pairs) -> tuple[Path, Path]:
     """The model folder of a student, and its export."""
-    place = tmp_path_factory.mktemp("student")
-    source = write_student(place / "model", *request.param)
-    return source, exported_to(source, place / "exported")
+    return pairs(*request.param)
 
 
 def run(path: Path, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -164,8 +183,8 @@ def test_the_metadata_are_those_without_which_sherpa_onnx_ends_its_process(pair:
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokens.txt", "tokenizer.json", "export.json"])
 @pytest.mark.parametrize("flip", [255, 1])
-def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, name: str, flip: int) -> None:
-    target = exported_to(write_student(tmp_path / "model", "ctc", "level"), tmp_path / "exported")
+def test_a_damaged_file_is_an_error_that_names_it(pairs: Pairs, tmp_path: Path, name: str, flip: int) -> None:
+    target = shutil.copytree(pairs("ctc", "level")[1], tmp_path / "exported")
     content = bytearray((target / name).read_bytes())
     content[len(content) // 2] ^= flip
     (target / name).write_bytes(content)
@@ -199,8 +218,8 @@ def test_an_encoder_decoder_is_refused_with_what_exports_it(tmp_path: Path) -> N
     assert "optimum" in error.value.fix
 
 
-def test_the_manifest_has_the_checksum_of_every_file(tmp_path: Path) -> None:
-    target = exported_to(write_student(tmp_path / "model", "ctc", "level"), tmp_path / "exported")
+def test_the_manifest_has_the_checksum_of_every_file(pairs: Pairs, tmp_path: Path) -> None:
+    target = shutil.copytree(pairs("ctc", "level")[1], tmp_path / "exported")
     model = exported.read(target)
     assert {*model.files, exported.MANIFEST} == {path.name for path in target.iterdir()}
     assert exported.faults(target, model) == {}
@@ -210,8 +229,8 @@ def test_the_manifest_has_the_checksum_of_every_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ctc", "rnnt"])
-def test_files_for_other_programs_are_compared_too(tmp_path: Path, kind: str) -> None:
-    target = exported_to(write_student(tmp_path / "model", kind, "utterance"), tmp_path / "exported")
+def test_files_for_other_programs_are_compared_too(pairs: Pairs, tmp_path: Path, kind: students.Kind) -> None:
+    target = shutil.copytree(pairs(kind, "utterance")[1], tmp_path / "exported")
     other_files.check(target, exported.read(target), SPOKEN)
     name = "model.samples.onnx" if kind == "ctc" else "decoder_joint-model.onnx"
     graph = onnx.load(str(target / name))

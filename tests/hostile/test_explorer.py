@@ -7,10 +7,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from explorer_process import NUM, ExplorerProcess, exploring, make_corpus, write_config
+from explorer_process import NUM, ExplorerProcess, exploring, get, make_corpus, post, write_config
 from voxstill.core.config import Config
 
 SQL = (
@@ -55,24 +54,24 @@ def reader(corpus: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_answered(explorer: ExplorerProcess, path: str) -> None:
     tokens = ("x", explorer.token[:-1], explorer.token + "x", explorer.token.swapcase(), "ü" * 43)
-    assert httpx.get(explorer.base + path).status_code == 401
+    assert get(explorer.base + path).status_code == 401
     for token in tokens:
-        assert httpx.get(explorer.base + path, params={"token": token}).status_code == 401
+        assert get(explorer.base + path, params={"token": token}).status_code == 401
         headers = {"Authorization": b"Bearer " + token.encode()}
-        assert httpx.get(explorer.base + path, headers=headers).status_code == 401
-    assert httpx.get(explorer.base + path, headers={"Cookie": 'voxstill_explore_1="x"; ;;='}).status_code == 401
+        assert get(explorer.base + path, headers=headers).status_code == 401
+    assert get(explorer.base + path, headers={"Cookie": 'voxstill_explore_1="x"; ;;='}).status_code == 401
     if path != "/":  # the token in an address opens the page alone, and moves into a cookie at once
-        assert httpx.get(explorer.base + path, params={"token": explorer.token}).status_code == 401
+        assert get(explorer.base + path, params={"token": explorer.token}).status_code == 401
 
 
 def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_has(explorer: ExplorerProcess) -> None:
-    answer = httpx.get(explorer.url)
+    answer = get(explorer.url)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert "referrer-policy" in answer.headers
-    page = httpx.get(explorer.url, follow_redirects=True)
+    page = get(explorer.url, follow_redirects=True)
     assert page.headers["content-security-policy"].startswith(
         "default-src 'none'; script-src 'self'; style-src 'self';"
     )
@@ -84,7 +83,7 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_has(explore
 def test_another_host_is_refused(explorer: ExplorerProcess, host: str) -> None:
     name = host.format(port=explorer.base.rpartition(":")[2])
     for path in PATHS:
-        assert httpx.get(explorer.base + path, headers={**explorer.headers, "Host": name}).status_code in (400, 403)
+        assert get(explorer.base + path, headers={**explorer.headers, "Host": name}).status_code in (400, 403)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +92,10 @@ def test_another_host_is_refused(explorer: ExplorerProcess, host: str) -> None:
 def test_another_origin_is_refused(explorer: ExplorerProcess, origin: str) -> None:
     name = origin.format(port=explorer.base.rpartition(":")[2])
     for path in PATHS:
-        assert httpx.get(explorer.base + path, headers={**explorer.headers, "Origin": name}).status_code == 403
+        assert get(explorer.base + path, headers={**explorer.headers, "Origin": name}).status_code == 403
     assert explorer.judge({"row": 0, "judgement": "right"}, Origin=name).status_code == 403
     site = {**explorer.headers, "Sec-Fetch-Site": "cross-site"}
-    assert httpx.get(explorer.base + "/api/about", headers=site).status_code == 403
+    assert get(explorer.base + "/api/about", headers=site).status_code == 403
 
 
 def test_it_listens_on_loopback_alone(explorer: ExplorerProcess) -> None:
@@ -121,8 +120,8 @@ def test_sql_is_a_value_or_no_column_everywhere(explorer: ExplorerProcess, text:
         explorer.get("rows", order="duration_ms", after=[text, 1]),
         explorer.get("rows", order="duration_ms", after=[1, text]),
         explorer.get("rows", filter={"where": [{"column": "duration_ms", "min": text}]}),
-        httpx.get(f"{explorer.base}/api/rows", params={"filter": text}, headers=explorer.headers),
-        httpx.get(f"{explorer.base}/api/rows", params={"after": text}, headers=explorer.headers),
+        get(f"{explorer.base}/api/rows", params={"filter": text}, headers=explorer.headers),
+        get(f"{explorer.base}/api/rows", params={"after": text}, headers=explorer.headers),
     ]
     assert {answer.status_code for answer in answers} == {400}, [answer.text for answer in answers]
     searched = explorer.get("rows", filter={"text": text})
@@ -161,7 +160,7 @@ def test_a_filter_of_another_shape_is_refused(explorer: ExplorerProcess, tree: o
     "text", ["[" * 5000, '{"text": "\\ud800"}', "{", "NaN", '{"where": [{"column": "duration_ms", "min": NaN}]}']
 )
 def test_json_that_is_none_is_refused(explorer: ExplorerProcess, text: str) -> None:
-    answer = httpx.get(f"{explorer.base}/api/rows", params={"filter": text}, headers=explorer.headers)
+    answer = get(f"{explorer.base}/api/rows", params={"filter": text}, headers=explorer.headers)
     assert answer.status_code == 400
 
 
@@ -181,14 +180,14 @@ def test_json_that_is_none_is_refused(explorer: ExplorerProcess, text: str) -> N
     ],
 )
 def test_paths_lead_nowhere(explorer: ExplorerProcess, path: str) -> None:
-    answer = httpx.get(explorer.base + path, headers=explorer.headers)
+    answer = get(explorer.base + path, headers=explorer.headers)
     assert answer.status_code == 404
     assert "root:" not in answer.text
 
 
 def test_a_number_that_is_none_fits_no_row(explorer: ExplorerProcess) -> None:
     for row in (str(1 << 64), "9" * 400):
-        assert httpx.get(f"{explorer.base}/api/utterances/{row}", headers=explorer.headers).status_code in (400, 404)
+        assert get(f"{explorer.base}/api/utterances/{row}", headers=explorer.headers).status_code in (400, 404)
 
 
 @pytest.mark.parametrize(
@@ -223,20 +222,20 @@ def test_a_judgement_needs_json_an_origin_and_edit(
     body = {"row": 0, "judgement": "right"}
     form = {**explorer.headers, "Origin": explorer.base, "Content-Type": "text/plain"}
     url = f"{explorer.base}/api/judgements"
-    assert httpx.post(url, content=json.dumps(body), headers=form).status_code == 415
-    assert httpx.post(url, json=body, headers=explorer.headers).status_code == 403
-    assert httpx.post(url, json=body, headers={"Origin": explorer.base}).status_code == 401
-    assert httpx.get(url, headers=explorer.headers).status_code == 405
+    assert post(url, content=json.dumps(body), headers=form).status_code == 415
+    assert post(url, json=body, headers=explorer.headers).status_code == 403
+    assert post(url, json=body, headers={"Origin": explorer.base}).status_code == 401
+    assert get(url, headers=explorer.headers).status_code == 405
     assert reader.judge(body).status_code == 403
     assert "--edit" in reader.judge(body).json()["error"]
     assert not list(Path(corpus.work).glob("corrections/*"))
 
 
 def test_texts_are_no_markup_of_the_page_and_scripts_of_others_are_not_allowed(explorer: ExplorerProcess) -> None:
-    page = httpx.get(explorer.url, follow_redirects=True)
+    page = get(explorer.url, follow_redirects=True)
     assert "onerror" not in page.text
     for name in ("app", "api", "charts", "detail", "experiments", "sound"):
-        script = httpx.get(f"{explorer.base}/{name}.js", headers=explorer.headers).text
+        script = get(f"{explorer.base}/{name}.js", headers=explorer.headers).text
         assert not any(
             word in script for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "eval(", "document.write")
         )

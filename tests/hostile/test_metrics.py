@@ -39,7 +39,7 @@ def answer(port: int) -> bytes:
 def test_clients_that_say_nothing_are_few_and_are_left(port: int) -> None:
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connected(port)) for _ in range(60)]
+        clients = [stack.enter_context(connected(port)) for _ in range(24)]
         for client in clients:
             with contextlib.suppress(ConnectionError):  # a reset, where it is left while it sends
                 client.sendall(b"GET /met")

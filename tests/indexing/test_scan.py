@@ -29,6 +29,17 @@ def manifest(folder: Path, rows: Sequence[Row | str], name: str = "manifest.json
     return str(path)
 
 
+def test_a_manifest_is_read_from_where_the_process_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a notebook that changes its folder reads one: the folder of the path before is not remembered."""
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        (folder / "a.wav").write_bytes(b"x")
+        manifest(folder, [{"audio": "a.wav"}])
+        monkeypatch.chdir(folder)
+        [entry] = scan(Source(uri="manifest.jsonl"))
+        assert Path(entry.uri) == folder / "a.wav"
+
+
 def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) -> None:
     for name in ["b/2.wav", "b/1.weird", "a.flac", "notes.txt", "b/1.TextGrid", "m.jsonl", ".hidden.wav", ".git/x.wav"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
+import joint_memory
 from voxstill.nn import losses
 
 
@@ -328,32 +328,12 @@ def test_transducer_and_its_gradient_are_the_values_known_from_warp_transducer(
         assert torch.allclose(logits_BFUV.grad, torch.tensor(values["expected_grads"]), atol=1e-6)
 
 
-PEAK = """
-import resource, sys, torch
-from torch import nn
-from voxstill.nn import losses
-torch.set_num_threads(1)
-torch.manual_seed(0)
-head = nn.Linear(64, 1000)
-joint = lambda encoded, predicted: head((encoded + predicted).relu())
-encoded, predicted = torch.randn(4, 150, 64, requires_grad=True), torch.randn(4, 41, 64, requires_grad=True)
-tokens, frames, lengths = torch.randint(0, 999, (4, 40)), torch.full((4,), 150), torch.full((4,), 40)
-short = losses.lattice(joint, encoded[:, :8], predicted, tokens, 999)
-losses.transducer(short, torch.full((4,), 8), lengths).sum().backward()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-lattice = losses.lattice(joint, encoded, predicted, tokens, 999, chunk=int(sys.argv[1]))
-loss = losses.transducer(lattice, frames, lengths).sum()
-loss.backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, float(loss), float(head.weight.grad.norm()))
-"""
-
-
-def test_a_chunked_joint_needs_a_third_of_the_memory_at_most() -> None:
+def test_a_chunked_joint_needs_a_third_of_the_memory_at_most(tmp_path: Path) -> None:
     def run(chunk: int) -> list[float]:
-        process = subprocess.run(
-            [sys.executable, "-c", PEAK, str(chunk)], stdout=subprocess.PIPE, text=True, check=True
-        )
-        return [float(value) for value in process.stdout.split()]
+        output = tmp_path / f"{chunk}.json"
+        forked.call(joint_memory.measure, chunk, output, log=tmp_path / "log")
+        values: list[float] = json.loads(output.read_text())
+        return values
 
     chunked, whole = run(8), run(150)
     assert chunked[0] <= whole[0] / 3

@@ -20,7 +20,7 @@ source: {{dev_share: 0, test_share: 0}}
 student: {{task: {task}, target: {target}}}
 plan: {{budget_ms: 6000}}
 augment: {{noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}}
-train: {{steps: {steps}, lr: 3e-3, loader_workers: 0, seed_mode: debug, root: {root}}}
+train: {{steps: {steps}, optimizer: adamw, lr: 3e-3, loader_workers: 0, seed_mode: debug, root: {root}}}
 """
 NEW = ("bob", "eve")
 

@@ -29,7 +29,8 @@ source: {{dev_share: 0, test_share: 0}}
 student: {{task: tagging}}
 plan: {{budget_ms: 8000}}
 augment: {{noise_prob: 0.0, tempo: 0.0, warp: 0.0, time_masks: 0, mel_masks: 0}}
-train: {{steps: 60, lr: 3e-3, loader_workers: 0, seed_mode: debug, validate_every: 30, root: {folder}/exp}}
+train: {{steps: 60, optimizer: adamw, lr: 3e-3, loader_workers: 0, seed_mode: debug, validate_every: 30,
+  root: {folder}/exp}}
 """
 COUNTS = {"train": 48, "dev": 9, "test": 15}
 

@@ -158,12 +158,13 @@ def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
 def test_a_step_of_many_batches_has_a_larger_window_but_in_an_experiment_that_began_with_the_smaller(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
-    words = ["--set", "plan.batches_per_step=40"]
+    options = ("plan.batches_per_step=33", "plan.max_utterances=1", "train.steps=1")
+    words = [word for option in options for word in ("--set", option)]
     before = train(capsys, config, tmp_path, *words, "--set", "plan.window=65536")
     assert train(capsys, config, tmp_path, *words).path == before.path
-    longer = train(capsys, config, tmp_path, *words, "--set", "train.steps=3", "--continue", str(before.path))
+    longer = train(capsys, config, tmp_path, *words, "--set", "train.steps=2", "--continue", str(before.path))
     assert configuration.load_snapshot(str(longer.config)).plan.window == 65_536
     new = train(capsys, config, tmp_path, *words, "--set", "seed=5")
-    assert configuration.load_snapshot(str(new.config)).plan.window == 40 * 2_048
+    assert configuration.load_snapshot(str(new.config)).plan.window == 33 * 2_048
     few = train(capsys, config, tmp_path, "--set", "seed=5")
     assert configuration.load_snapshot(str(few.config)).plan.window == 65_536

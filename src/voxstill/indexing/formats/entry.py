@@ -181,9 +181,14 @@ def resolve_either(audio: str, manifest: str) -> SourceEntry:
     return local_entry(os.path.abspath(audio)) if is_path and not file.etag and os.path.exists(audio) else file
 
 
-@functools.lru_cache(maxsize=1)  # lines of one manifest follow one another
 def folder_of(manifest: str) -> str:
     """The folder in which a manifest lies."""
+    return _folder_from(os.getcwd(), manifest)
+
+
+@functools.lru_cache(maxsize=1)  # lines of one manifest follow one another
+def _folder_from(_: str, manifest: str) -> str:
+    """The same for a process in this working directory, which a path may start at."""
     if is_local(manifest):
         return str(local_path(manifest).expanduser().absolute().parent)
     return manifest.rpartition("/")[0]
