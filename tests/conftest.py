@@ -22,6 +22,7 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 import loose_files  # noqa: E402
+from made_once import made_once  # noqa: E402
 from servers import SetEnvironment, moto_server, reset_moto, s3_environment  # noqa: E402
 from voxstill import engine  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
@@ -107,53 +108,65 @@ def s3(s3_server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a student that overfits the language of `tones`."""
-    from tones import TEXTS, overfitted_student
-    from voxstill.nn.log_mel import LogMel
-    from voxstill.text import tokenizer
 
-    folder: Path = tmp_path_factory.mktemp("exp") / "model"
-    vocabulary = tokenizer.train(TEXTS, "word", 9)
-    model, _ = overfitted_student(vocabulary, timed=True, num_steps=58)
-    model.save_pretrained(folder)
-    vocabulary.save(folder, LogMel().extractor)
-    return folder
+    def make(folder: Path) -> None:
+        from tones import TEXTS, overfitted_student
+        from voxstill.nn.log_mel import LogMel
+        from voxstill.text import tokenizer
+
+        vocabulary = tokenizer.train(TEXTS, "word", 9)
+        model, _ = overfitted_student(vocabulary, timed=True, num_steps=58)
+        model.save_pretrained(folder)
+        vocabulary.save(folder, LogMel().extractor)
+
+    return made_once(tmp_path_factory, "tone-student", make, tmp_path_factory.mktemp("exp") / "model")
 
 
 @pytest.fixture(scope="session")
 def exported_tone_student(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same student exported."""
-    return _exported(tone_student, tmp_path_factory.mktemp("exported") / "tones-onnx")
+
+    def make(folder: Path) -> None:
+        _export(tone_student, folder)
+
+    folder = tmp_path_factory.mktemp("exported") / "tones-onnx"
+    return made_once(tmp_path_factory, "exported-tone-student", make, folder)
 
 
 @pytest.fixture(scope="session")
 def streaming_tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a streaming student that overfits the language of `tones`."""
-    from tones import TEXTS, overfitted_streaming_student
-    from voxstill.nn.log_mel import LogMel
-    from voxstill.text import tokenizer
 
-    folder: Path = tmp_path_factory.mktemp("exp") / "model"
-    vocabulary = tokenizer.train(TEXTS, "word", 9)
-    overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder)
-    vocabulary.save(folder, LogMel(normalization="none").extractor, "streaming")
-    return folder
+    def make(folder: Path) -> None:
+        from tones import TEXTS, overfitted_streaming_student
+        from voxstill.nn.log_mel import LogMel
+        from voxstill.text import tokenizer
+
+        vocabulary = tokenizer.train(TEXTS, "word", 9)
+        overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder)
+        vocabulary.save(folder, LogMel(normalization="none").extractor, "streaming")
+
+    return made_once(tmp_path_factory, "streaming-tone-student", make, tmp_path_factory.mktemp("exp") / "model")
 
 
 @pytest.fixture(scope="session")
 def exported_streaming_tone_student(streaming_tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same student exported, for two lengths of chunks."""
-    return _exported(streaming_tone_student, tmp_path_factory.mktemp("exported") / "streaming-onnx", (560, 160))
+
+    def make(folder: Path) -> None:
+        _export(streaming_tone_student, folder, (560, 160))
+
+    folder = tmp_path_factory.mktemp("exported") / "streaming-onnx"
+    return made_once(tmp_path_factory, "exported-streaming-tone-student", make, folder)
 
 
-def _exported(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> Path:
+def _export(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> None:
     from voxstill.exporting import folder as folders
     from voxstill.exporting import student
 
-    folder.mkdir()
     loaded = student.load(source, chunks_ms)
     folders.write_models(loaded, source, folder)
     folders.write_manifest(folder, loaded, "tones", "0", {})
-    return folder
 
 
 @pytest.fixture(scope="session")
