@@ -19,7 +19,7 @@ from voxstill.storage import clients
 from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
-NUM = 30
+NUM = 15 if runs.SHARE is None else 30
 FAULTS = {"error": 0.08, "slow_down": 0.08, "reset": 0.06, "lost": 0.04, "cut": 0.06}
 TIME_OUT = {"stall": 0.004}
 STALL_S = 35.0
@@ -108,6 +108,6 @@ def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(bucket: Store, m
         for name, value in s3_environment(line.port).items():
             patch.setenv(name, value)
         clients.client.cache_clear()
-        for _ in range(10):
+        for _ in range(5):
             assert [entry.key for entry in Store("s3://bucket").list("pages")] == keys
         assert line.seen["cut"] > 1
