@@ -12,7 +12,7 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object], folder: Path) -> Path:
-    """`folder`, as `make` fills it: the first process to ask calls `make`, each has a copy of its own."""
+    """`folder`, as `make` fills it: the first process to ask for a name calls `make`, each has a copy of its own."""
     base = factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     made, draft = root / f"made-{name}", root / f"draft-{name}"
