@@ -22,8 +22,8 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 import loose_files  # noqa: E402
-from made_once import made_once  # noqa: E402
 from servers import SetEnvironment, moto_server, reset_moto, s3_environment  # noqa: E402
+from shared_folders import made_once  # noqa: E402
 from voxstill import engine  # noqa: E402
 from voxstill.storage import clients  # noqa: E402
 from voxstill.storage.store import Store  # noqa: E402
@@ -116,21 +116,16 @@ def tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         vocabulary = tokenizer.train(TEXTS, "word", 9)
         model, _ = overfitted_student(vocabulary, timed=True, num_steps=58)
-        model.save_pretrained(folder)
-        vocabulary.save(folder, LogMel().extractor)
+        model.save_pretrained(folder / "model")
+        vocabulary.save(folder / "model", LogMel().extractor)
 
-    return made_once(tmp_path_factory, "tone-student", make, tmp_path_factory.mktemp("exp") / "model")
+    return made_once(tmp_path_factory, "tone-student", make) / "model"
 
 
 @pytest.fixture(scope="session")
 def exported_tone_student(tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same student exported."""
-
-    def make(folder: Path) -> None:
-        _export(tone_student, folder)
-
-    folder = tmp_path_factory.mktemp("exported") / "tones-onnx"
-    return made_once(tmp_path_factory, "exported-tone-student", make, folder)
+    return _exported(tone_student, tmp_path_factory, "tones-onnx")
 
 
 @pytest.fixture(scope="session")
@@ -143,30 +138,28 @@ def streaming_tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from voxstill.text import tokenizer
 
         vocabulary = tokenizer.train(TEXTS, "word", 9)
-        overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder)
-        vocabulary.save(folder, LogMel(normalization="none").extractor, "streaming")
+        overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder / "model")
+        vocabulary.save(folder / "model", LogMel(normalization="none").extractor, "streaming")
 
-    return made_once(tmp_path_factory, "streaming-tone-student", make, tmp_path_factory.mktemp("exp") / "model")
+    return made_once(tmp_path_factory, "streaming-tone-student", make) / "model"
 
 
 @pytest.fixture(scope="session")
 def exported_streaming_tone_student(streaming_tone_student: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same student exported, for two lengths of chunks."""
+    return _exported(streaming_tone_student, tmp_path_factory, "streaming-onnx", (560, 160))
 
+
+def _exported(source: Path, factory: pytest.TempPathFactory, name: str, chunks_ms: Sequence[int] = ()) -> Path:
     def make(folder: Path) -> None:
-        _export(streaming_tone_student, folder, (560, 160))
+        from voxstill.exporting import folder as folders
+        from voxstill.exporting import student
 
-    folder = tmp_path_factory.mktemp("exported") / "streaming-onnx"
-    return made_once(tmp_path_factory, "exported-streaming-tone-student", make, folder)
+        loaded = student.load(source, chunks_ms)
+        folders.write_models(loaded, source, folder)
+        folders.write_manifest(folder, loaded, "tones", "0", {})
 
-
-def _export(source: Path, folder: Path, chunks_ms: Sequence[int] = ()) -> None:
-    from voxstill.exporting import folder as folders
-    from voxstill.exporting import student
-
-    loaded = student.load(source, chunks_ms)
-    folders.write_models(loaded, source, folder)
-    folders.write_manifest(folder, loaded, "tones", "0", {})
+    return made_once(factory, name, make)
 
 
 @pytest.fixture(scope="session")

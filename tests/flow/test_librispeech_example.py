@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from checkpoints import write_overfitted_whisper
-from made_once import made_once
+from shared_folders import made_once
 from tones import TEXTS, speak
 from voxstill.audio import codec
 from voxstill.core import config
@@ -90,7 +91,7 @@ def checkout(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypat
         clips = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
         write_overfitted_whisper(folder, clips, TEXTS, languages=False)
 
-    made_once(tmp_path_factory, "english-whisper", make, tmp_path / "whisper")
+    shutil.copytree(made_once(tmp_path_factory, "english-whisper", make), tmp_path / "whisper")
     return tmp_path
 
 

@@ -74,9 +74,9 @@ def test_a_trained_student_goes_to_the_hub_with_a_card_and_is_a_model_by_its_nam
 ) -> None:
     path, text = speech
     with hub_server() as hub:
-        (tone_student.parent / "summary.json").write_text("{}")
-        code, _, messages = run_on_hub(hub, tmp_path, "push", tone_student.parent, "team/tone")
-        (tone_student.parent / "summary.json").unlink()
+        experiment = shutil.copytree(tone_student.parent, tmp_path / "exp")
+        (experiment / "summary.json").write_text("{}")
+        code, _, messages = run_on_hub(hub, tmp_path, "push", experiment, "team/tone")
         assert code == 0, messages
         assert hub.files["team/tone/training/summary.json"] == b"{}"
         card = hub.files["team/tone/README.md"].decode()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checkpoints import write_overfitted_wav2vec2, write_overfitted_whisper
-from made_once import made_once
+from shared_folders import made_once
 from tones import TEXTS, speak
 from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
@@ -39,7 +39,7 @@ def whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Pat
     def make(folder: Path) -> None:
         write_overfitted_whisper(folder, [clip.samples_T for clip in spoken], TEXTS, languages=True)
 
-    return made_once(tmp_path_factory, "whisper", make, tmp_path_factory.mktemp("whisper") / "model")
+    return made_once(tmp_path_factory, "whisper", make)
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Pat
     def make(folder: Path) -> None:
         write_overfitted_wav2vec2(folder, [clip.samples_T for clip in spoken], TEXTS)
 
-    return made_once(tmp_path_factory, "letters", make, tmp_path_factory.mktemp("letters") / "model")
+    return made_once(tmp_path_factory, "letters", make)
 
 
 @pytest.fixture(scope="session")
@@ -59,4 +59,4 @@ def english_whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]
     def make(folder: Path) -> None:
         write_overfitted_whisper(folder, [clip.samples_T for clip in spoken], TEXTS, languages=False)
 
-    return made_once(tmp_path_factory, "english-whisper", make, tmp_path_factory.mktemp("english") / "model")
+    return made_once(tmp_path_factory, "english-whisper", make)
