@@ -124,7 +124,7 @@ def left_of(processes: Iterable[tuple[int, str]], within_s: float = 90) -> list[
 
     Ray's two agents wait a minute for a server that was killed, and then end: the short form does not wait for them.
     """
-    known = set() if SHARE else {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+    known = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if SHARE is None else set()
     deadline = time.monotonic() + within_s
     while survivors := [pid for pid, birth in processes if birth and born(pid) == birth and is_left(pid, known)]:
         if time.monotonic() > deadline:
