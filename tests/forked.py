@@ -5,6 +5,7 @@ They differ from a command in a shell by how they start alone; where the start i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -57,7 +58,10 @@ def start(
 def command(arguments: Sequence[object]) -> None:
     """The command line, to be started: a process group of its own, which ends with its exit code."""
     os.setsid()
-    sys.exit(cli.main([str(argument) for argument in arguments]))
+    atexit._clear()  # what the server has registered is not of the command
+    code = cli.main([str(argument) for argument in arguments])
+    atexit._run_exitfuncs()  # multiprocessing does so from Python 3.13 on; without it Ray is killed, not shut down
+    sys.exit(code)
 
 
 def command_killed_at(line: str, arguments: Sequence[object]) -> None:

@@ -180,7 +180,7 @@ def test_every_option_has_a_sentence() -> None:
         assert entry.meaning.endswith((".", ":", ")")), entry.path
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @example(1, 1.0, "debug", "\x85Îw")  # a line break to YAML
 @given(st.integers(1, 10**6), st.floats(1e-6, 1.0), st.sampled_from(["debug", "production"]), st.text(max_size=20))
 def test_what_is_dumped_is_read_back_the_same(steps: int, lr: float, mode: str, language: str) -> None:

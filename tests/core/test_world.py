@@ -18,12 +18,12 @@ from voxstill.core import world
 torch.set_num_threads(1)
 if sys.argv[1] == "kept":
     world.reuse_freed_memory()
-def work():
-    for _ in range(10):
+def work(rounds):
+    for _ in range(rounds):
         torch.ones(16_000_000)  # more than glibc keeps by itself
-work()  # after some rounds the largest is there
+work(10)  # after some rounds the largest is there
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-work()
+work(2)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 

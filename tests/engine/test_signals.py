@@ -42,14 +42,14 @@ def test_a_signal_finishes_chunks_in_progress_and_returns_the_rest(ray: Any, nam
 
     stages = (Stage(name="decode", work=Twice(), workers=1), Stage(name="teach", work=FunctionWork(names), workers=1))
     with pytest.raises(Interrupted, match=signal.Signals(number).name) as caught:
-        engine.run(chunks_of(range(400), 2, str), stages, commit, aside, Engine(name=name))
+        engine.run(chunks_of(range(100), 2, str), stages, commit, aside, Engine(name=name))
     assert caught.value.exit_code == 130
     assert 3 <= len(committed) <= 3 + 2 * 2  # at most what two workers had in hand
     assert f"{len(committed)} chunks are safe" in caught.value.why
     assert all(len(rows) == 2 for rows in committed.values())
     assert signal.getsignal(number) is before
-    rest, _ = run((chunk for chunk in chunks_of(range(400), 2, str) if chunk.id not in committed), stages, name=name)
-    assert sorted(flat(committed) + flat(rest)) == sorted(f"{i}:{2 * i}" for i in range(400))
+    rest, _ = run((chunk for chunk in chunks_of(range(100), 2, str) if chunk.id not in committed), stages, name=name)
+    assert sorted(flat(committed) + flat(rest)) == sorted(f"{i}:{2 * i}" for i in range(100))
 
 
 def test_a_second_signal_stops_at_once(ray: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,8 @@ def test_training_from_a_bucket_gives_the_same_weights(
         source = str(digits / "manifest.jsonl") if place == "here" else "s3://bucket/audio/manifest.jsonl"
         work = str(folder / "work") if place == "here" else "s3://bucket/work"
         upload = str(folder / "students") if place == "here" else "s3://bucket/students"
-        train = {"steps": 12, "seed_mode": "debug", "loader_workers": 1, "root": str(folder / "exp"), "upload": upload}
+        train = {"steps": 12, "seed_mode": "debug", "loader_workers": int(place == "far")}
+        train |= {"root": str(folder / "exp"), "upload": upload}
         plan = {"budget_ms": 8000, "layout": "remote", "window": 6}
         config = configure(folder, digits / "manifest.jsonl", train=train, plan=plan)
         at = ("--set", f"source.uri={source}", "--set", f"work={work}")

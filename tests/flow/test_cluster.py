@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from forked import free_port
+from forked import command, finish, free_port, start
 from ray_nodes import RAY, cluster_environment, listens, node
 from waiting import until
 
@@ -42,18 +42,10 @@ def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
             config = configure(folder, digits / "manifest.jsonl", teacher=ECHO, engine=engine)
             work = folder / "work"
             voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
-            command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
-            process = subprocess.run(
-                [*command, "--set", f"engine.address={address}"],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=150,
-                check=False,
-            )
-            assert process.returncode == 0, process.stderr
+            label, log = ["label", work, "--config", config, "--set", f"engine.address={address}"], folder / "log"
+            finish(start(command, label, log=log, environment=environment), log=log)
             parts[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
-            assert environment["RAY_AUTH_TOKEN"] not in process.stdout + process.stderr
+            assert environment["RAY_AUTH_TOKEN"] not in log.read_text()
     assert len(parts["ray"]) == 12
     assert parts["ray"] == parts["inline"]
 
@@ -87,7 +79,8 @@ def test_a_cluster_that_cannot_be_joined_is_not_reported_as_a_teacher_error(
     config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO, engine={"name": "inline"})
     work = tmp_path / "work"
     voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config)
-    command = [sys.executable, "-m", "voxstill.cli", "label", str(work), "--config", str(config)]
     nowhere = ["--set", "engine=ray", "--set", f"engine.address=127.0.0.1:{free_port()}"]
-    process = subprocess.run([*command, *nowhere], check=False, capture_output=True, text=True, timeout=200)
-    assert (process.returncode, "cannot be joined" in process.stderr) == (1, True), process.stderr[-2000:]
+    log = tmp_path / "log"
+    process = start(command, ["label", work, "--config", config, *nowhere], log=log)
+    process.join(200)
+    assert (process.exitcode, "cannot be joined" in log.read_text()) == (1, True), log.read_text()[-2000:]

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from checkpoints import write_overfitted_whisper
+from shared_folders import made_once
 from tones import TEXTS, speak
 from voxstill.audio import codec
 from voxstill.core import config
@@ -70,7 +72,7 @@ def write_archives(folder: Path) -> None:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the examples and a tiny Whisper, where `curl` gives archives of this machine."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(EXAMPLES)
@@ -84,8 +86,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     curl.chmod(0o755)
     monkeypatch.setenv("PATH", f"{curl.parent}:{os.environ['PATH']}")
-    clips = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
-    write_overfitted_whisper(tmp_path / "whisper", clips, TEXTS, languages=False)
+
+    def make(folder: Path) -> None:
+        clips = [speak(text, i)[0] for i, text in enumerate(TEXTS)]
+        write_overfitted_whisper(folder, clips, TEXTS, languages=False)
+
+    shutil.copytree(made_once(tmp_path_factory, "english-whisper", make), tmp_path / "whisper")
     return tmp_path
 
 

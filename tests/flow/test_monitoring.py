@@ -50,59 +50,8 @@ def workers(mark: str) -> list[int]:
     return pids
 
 
-@pytest.fixture(scope="module")
-def watched(
-    digits: Path,
-    configure: Callable[..., Path],
-    voxstill: Callable[..., dict[str, Any]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Prometheus, float, float, set[str], set[str]]]:
-    """Prometheus, when both runs began and ended, and the alerts while the teacher stood still and after the end."""
-    folder = tmp_path_factory.mktemp("watched")
-    config = configure(
-        folder,
-        digits / "manifest.jsonl",
-        engine={"name": "ray", "chunk": 2, "workers": 1, "teachers": 1},
-        teacher={"name": "echo", "delay_ms": 300, "fail_on": ["m1-0"]},
-        train={"steps": 60, "loader_workers": 0, "root": str(folder / "exp"), "devices": 2},
-        plan={"budget_ms": 8000, "batches_per_step": 2},
-        filter={"keep_share": 1.0},
-    )
-    log, start = folder / "log", time.time()
-    monitored = ["--config", config, "--set", "monitor.port=0", "--set", f"monitor.discovery={folder / 'targets'}"]
-    voxstill("index", "--work", folder / "work", "--config", config, "--set", "engine=inline")
-    mark = f"VOXSTILL_TEST_MARK={folder}"
-    environment = os.environ | {"VOXSTILL_TEST_MARK": str(folder)}
-    with watching(folder) as server:
-        with forked(command, ["label", folder / "work", *monitored], log=log, environment=environment) as labelling:
-            until(lambda: server.query("voxstill_items_total > 2") or not labelling.is_alive())
-            assert labelling.is_alive(), log.read_text()
-            stopped = workers(mark)
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
-            assert stopped
-            until(lambda: "VoxstillStepStalled" in server.alerts(), within_s=60)
-            during = server.alerts()
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
-            finish(labelling, log=log)
-        for step in ("filter", "shard"):
-            voxstill(step, folder / "work", "--config", config, "--set", "engine=inline")
-        with forked(command, ["train", config, *monitored[2:]], log=log) as training:
-            finish(training, log=log)
-        until(lambda: not server.query("up"))
-        time.sleep(5)  # any alert that its end raised would be there: their times are scaled to a second
-        yield server, start, time.time(), during, server.alerts()
-
-
-def test_a_teacher_that_stands_still_raises_the_alert(watched: Any) -> None:
-    _, _, _, during, _ = watched
-    assert "VoxstillStepStalled" in during
-
-
-def test_runs_that_have_ended_raise_none(watched: Any) -> None:
-    server, *_, after = watched
-    assert after - {"VoxstillDiskNearlyFull"} == set()  # which this machine may be
+def assert_runs_that_have_ended_raise_no_alert(server: Prometheus) -> None:
+    assert server.alerts() - {"VoxstillDiskNearlyFull"} == set()  # which this machine may be
     for name in ("voxstill_step_running", "voxstill_train_running"):
         assert [row["value"][1] for row in server.query(f"last_over_time({name}[10m])")] == ["0"]
 
@@ -112,8 +61,7 @@ def query_of(panel: Any) -> str:
     return query
 
 
-def test_every_panel_shows_something(watched: Any) -> None:
-    server, start, end, *_ = watched
+def assert_every_panel_shows_something(server: Prometheus, start: float, end: float) -> None:
     empty = set()
     for panels in dashboard().ROWS.values():
         for panel in panels:
@@ -123,15 +71,13 @@ def test_every_panel_shows_something(watched: Any) -> None:
     assert {title for title, needs in empty if needs == ""} == set()
 
 
-def test_every_series_of_the_rules_is_there(watched: Any) -> None:
-    server, *_ = watched
+def assert_every_series_of_the_rules_is_there(server: Prometheus) -> None:
     names = set().union(*(series_of(rule["expr"]) for rule in rules()))
     missing = {name for name in names if not server.query(f"last_over_time({name}[10m])")}
     assert missing <= WITHOUT_GPU | WITHOUT_ENGINE
 
 
-def test_both_ranks_and_both_stages_are_told_apart(watched: Any) -> None:
-    server, *_ = watched
+def assert_both_ranks_and_both_stages_are_told_apart(server: Prometheus) -> None:
     ranks = server.query("last_over_time(voxstill_train_steps_total[10m])")
     assert {row["metric"]["rank"] for row in ranks} == {"0", "1"}
     stages = server.query('last_over_time(voxstill_stage_seconds_total{state="work"}[10m])')
@@ -141,3 +87,44 @@ def test_both_ranks_and_both_stages_are_told_apart(watched: Any) -> None:
     assert {row["metric"]["run"] for row in ranks} == {"work"}
     disks = server.query("last_over_time(voxstill_disk_free_bytes[10m])")
     assert {row["metric"]["folder"] for row in disks} == {"work", "experiment"}
+
+
+def test_a_teacher_that_stands_still_raises_the_alert_and_all_is_shown_of_runs_that_have_ended(
+    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    config = configure(
+        tmp_path,
+        digits / "manifest.jsonl",
+        engine={"name": "ray", "chunk": 2, "workers": 1, "teachers": 1},
+        teacher={"name": "echo", "delay_ms": 300, "fail_on": ["m1-0"]},
+        train={"steps": 30, "loader_workers": 0, "root": str(tmp_path / "exp"), "devices": 2},
+        plan={"budget_ms": 8000, "batches_per_step": 2},
+        filter={"keep_share": 1.0},
+    )
+    log, start = tmp_path / "log", time.time()
+    monitored = ["--config", config, "--set", "monitor.port=0", "--set", f"monitor.discovery={tmp_path / 'targets'}"]
+    voxstill("index", "--work", tmp_path / "work", "--config", config, "--set", "engine=inline")
+    mark = f"VOXSTILL_TEST_MARK={tmp_path}"
+    environment = os.environ | {"VOXSTILL_TEST_MARK": str(tmp_path)}
+    with watching(tmp_path) as server:
+        with forked(command, ["label", tmp_path / "work", *monitored], log=log, environment=environment) as labelling:
+            until(lambda: server.query("voxstill_items_total > 2") or not labelling.is_alive())
+            assert labelling.is_alive(), log.read_text()
+            stopped = workers(mark)
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            assert stopped
+            until(lambda: "VoxstillStepStalled" in server.alerts(), within_s=60)
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            finish(labelling, log=log)
+        for step in ("filter", "shard"):
+            voxstill(step, tmp_path / "work", "--config", config, "--set", "engine=inline")
+        with forked(command, ["train", config, *monitored[2:]], log=log) as training:
+            finish(training, log=log)
+        until(lambda: not server.query("up"))
+        time.sleep(5)  # any alert that its end raised would be there: their times are scaled to a second
+        assert_runs_that_have_ended_raise_no_alert(server)
+        assert_every_panel_shows_something(server, start, time.time())
+        assert_every_series_of_the_rules_is_there(server)
+        assert_both_ranks_and_both_stages_are_told_apart(server)

@@ -7,10 +7,9 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import forked
 from voxstill import cli
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config, monitor
@@ -420,28 +420,29 @@ def test_a_job_that_is_switched_killed_and_begun_again_labels_all_once(wav: Path
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps({**cfg, "teacher": {"name": "echo", "delay_ms": 80}}))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    voxstill = [sys.executable, "-m", "voxstill.cli"]
+    log = tmp_path / "log"
 
-    def start() -> subprocess.Popen[bytes]:
-        arguments = ["label", work.root, "--config", str(path), "--allow-teacher", "{substitute: 1.0, delay_ms: 20}"]
-        return subprocess.Popen([*voxstill, *arguments], env=environment, start_new_session=True)
+    def start() -> ForkServerProcess:
+        arguments = ["label", work.root, "--config", path, "--allow-teacher", "{substitute: 1.0, delay_ms: 20}"]
+        return forked.start(forked.command, arguments, log=log, environment=environment)
 
     def label_counts() -> Counter[tuple[str, str]]:
         return makers(list(tables.read(work, old.prefix, Label)))
 
-    def wait_until(who: Task, num: int, job: subprocess.Popen[bytes]) -> None:
-        until(lambda: label_counts()[key(who)] >= num or job.poll() is not None, every_s=0.2)
+    def wait_until(who: Task, num: int, job: ForkServerProcess) -> None:
+        until(lambda: label_counts()[key(who)] >= num or not job.is_alive(), every_s=0.2)
 
     job = start()
     wait_until(old, 4, job)
-    asked = [*voxstill, "control", work.root, "--set", "teacher.substitute=1.0", "--set", "teacher.delay_ms=20"]
-    subprocess.run(asked, check=True, env=environment)
+    asked = ["control", work.root, "--set", "teacher.substitute=1.0", "--set", "teacher.delay_ms=20"]
+    assert cli.main(asked) == 0
     wait_until(new, 2, job)
+    assert job.pid is not None
     os.killpg(job.pid, signal.SIGKILL)
-    job.wait()
+    job.join()
     before = {part: work.read(part) for part in tables.parts(work, "labels")}
     assert 0 < len(before) < 120
-    assert start().wait(200) == 0
+    forked.finish(start(), log=log)
     after = {part: work.read(part) for part in tables.parts(work, "labels")}
     assert after.items() >= before.items()  # nothing is made again
     labels = list(tables.read(work, old.prefix, Label))

@@ -50,6 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tone_student: Path) -> Path:
         "engine": {"name": "inline", "workers": 1},
         "filter": {"min_chars_per_s": 0, "max_chars_per_s": 1e9},
         "student": {"size": "tiny"},
+        "pretrain": {"size": "tiny"},
         "plan": {"budget_ms": 6000},
         "train": {"steps": 2, "log_every": 1, "loader_workers": 0},
         "evaluate": {"bootstrap_draws": 100},

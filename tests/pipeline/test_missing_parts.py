@@ -19,6 +19,8 @@ from voxstill.core.errors import DataError
 from voxstill.pipeline.plan import plan_
 from voxstill.storage import parquet
 
+NUM = 8
+
 STEPS: dict[str, Callable[[Config], object]] = {
     "label": voxstill.label,
     "filter": voxstill.filter,
@@ -54,7 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(0)
     (folder / "audio").mkdir()
     rows = []
-    for number in range(20):
+    for number in range(NUM):
         samples_T = random.integers(-9000, 9000, 8_000).astype(np.int16)
         (folder / "audio" / f"{number}.wav").write_bytes(codec.encode(samples_T, "wav"))
         rows.append(
@@ -113,7 +115,7 @@ def test_a_step_refuses_a_table_that_is_not_what_was_finished(
 
 def flipped(data: bytes) -> bytes:
     """One bit of a number is another."""
-    place = data.index(b": 20") + 2
+    place = data.index(f": {NUM}".encode()) + 2
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
@@ -182,5 +184,5 @@ def test_a_copy_of_a_work_folder_is_read_by_its_checksums(finished: Path, tmp_pa
     for part in (tmp_path / "work").rglob("*.parquet"):
         os.utime(part, (1, 1))
     shutil.rmtree(tmp_path / "work" / "shards")
-    assert voxstill.shard(config(tmp_path)).utterances == 20
+    assert voxstill.shard(config(tmp_path)).utterances == NUM
     assert voxstill.verify(config(tmp_path).work, config(tmp_path)).broken == []

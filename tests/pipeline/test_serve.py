@@ -110,6 +110,7 @@ def test_the_document_can_be_followed(
                 elif command.startswith("voxstill serve "):
                     stop(process)
                     arguments = [*command.replace(" --port 8000", "").split()[1:], "--port", str(port)]
+                    arguments += ["--set", "serve.grace_s=0"]  # nobody balances the load here
                     process = forked.start(forked.command, arguments, log=tmp_path / "serve.log")
                     until(lambda: answers(f"{url}/ready"), 250)
                 elif command.startswith("voxstill listen "):

@@ -79,7 +79,7 @@ def named(
     return [[parts[part][row].id for part, row in members] for members in places]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tables_of(), st.integers(1, 20), st.integers(1, 5), st.integers(0, 3), st.sampled_from([1, WINDOW, 60]))
 def test_every_utterance_that_is_kept_is_in_one_shard_of_its_split_within_the_limits(
     parts: list[list[Utterance]], most: int, max_mb: int, seed: int, window: int
@@ -97,7 +97,7 @@ def test_every_utterance_that_is_kept_is_in_one_shard_of_its_split_within_the_li
         assert len(members) == 1 or sum(member.duration_ms * 32 for member in members) <= max_mb * 1_000_000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(tables_of(), st.integers(0, 3), st.randoms())
 def test_a_corpus_of_one_window_has_the_same_shards_however_its_table_is_cut_and_ordered(
     parts: list[list[Utterance]], seed: int, random: Random
@@ -112,7 +112,7 @@ def test_a_corpus_of_one_window_has_the_same_shards_however_its_table_is_cut_and
     assert one == other
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(tables_of(), st.integers(0, 3), st.randoms())
 def test_windows_depend_on_the_seed_and_not_on_the_order_within_parts_and_hold_whole_parts(
     parts: list[list[Utterance]], seed: int, random: Random
@@ -168,7 +168,7 @@ def test_shards_are_those_of_the_first_release_for_the_same_seed() -> None:
         assert fingerprint(named(parts, columns, planned)) == known
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(5, 40), min_size=4, max_size=12), st.integers(0, 1000))
 def test_neighbours_differ_where_no_speaker_has_more_than_three_in_ten(sizes: list[int], seed: int) -> None:
     group_N = np.repeat(np.arange(len(sizes)), sizes)
@@ -193,7 +193,7 @@ def test_another_seed_is_another_order() -> None:
     assert one != other
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(tables_of(), st.integers(1, 9), st.integers(1, 9), st.sets(st.integers(0, 5)))
 def test_a_job_holds_the_utterances_of_its_shard_and_their_labels_whatever_the_chunks_of_labels(
     parts: list[list[Utterance]], labelled: int, read: int, there: set[int]

@@ -18,6 +18,7 @@ def test_a_bucket_without_credentials_says_where_they_belong(set_environment: Se
     assert caught.value.why == "there are no credentials"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_oss_is_asked_in_its_own_style_only(oss_port: int, set_environment: SetEnvironment) -> None:
     set_environment(
         {**oss_environment(oss_port), "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:1", "AWS_SESSION_TOKEN": "x"}

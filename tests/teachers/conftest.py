@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from checkpoints import write_overfitted_wav2vec2, write_overfitted_whisper
+from shared_folders import made_once
 from tones import TEXTS, speak
 from voxstill.core.records import Utterance
 from voxstill.teachers.teacher import Clip
@@ -34,19 +35,28 @@ def poisoned(spoken: list[Clip]) -> list[Clip]:
 @pytest.fixture(scope="session")
 def whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A Whisper of all languages."""
-    clips = [clip.samples_T for clip in spoken]
-    return write_overfitted_whisper(tmp_path_factory.mktemp("whisper"), clips, TEXTS, languages=True)
+
+    def make(folder: Path) -> None:
+        write_overfitted_whisper(folder, [clip.samples_T for clip in spoken], TEXTS, languages=True)
+
+    return made_once(tmp_path_factory, "whisper", make)
 
 
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A wav2vec 2.0 that spells with letters."""
-    clips = [clip.samples_T for clip in spoken]
-    return write_overfitted_wav2vec2(tmp_path_factory.mktemp("letters"), clips, TEXTS)
+
+    def make(folder: Path) -> None:
+        write_overfitted_wav2vec2(folder, [clip.samples_T for clip in spoken], TEXTS)
+
+    return made_once(tmp_path_factory, "letters", make)
 
 
 @pytest.fixture(scope="session")
 def english_whisper(tmp_path_factory: pytest.TempPathFactory, spoken: list[Clip]) -> Path:
     """A Whisper of English alone."""
-    clips = [clip.samples_T for clip in spoken]
-    return write_overfitted_whisper(tmp_path_factory.mktemp("english"), clips, TEXTS, languages=False)
+
+    def make(folder: Path) -> None:
+        write_overfitted_whisper(folder, [clip.samples_T for clip in spoken], TEXTS, languages=False)
+
+    return made_once(tmp_path_factory, "english-whisper", make)

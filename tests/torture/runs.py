@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +120,23 @@ def born(pid: int) -> str:
 
 
 def left_of(processes: Iterable[tuple[int, str]], within_s: float = 90) -> list[str]:
-    """Those of these processes, each with its birth, that are still there after a while; Ray's agents take a minute."""
+    """Those of these processes, each with its birth, that are still there after a while.
+
+    Ray's two agents wait a minute for a server that was killed, and then end: the short form does not wait for them.
+    """
+    known = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"} if SHARE is None else set()
     deadline = time.monotonic() + within_s
-    while survivors := [pid for pid, birth in processes if birth and born(pid) == birth and command_line(pid)]:
+    while survivors := [pid for pid, birth in processes if birth and born(pid) == birth and is_left(pid, known)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
     return [command_line(pid) for pid in survivors]
+
+
+def is_left(pid: int, known: Container[str]) -> bool:
+    """Whether a process is there that is none of the known ones."""
+    name = command_line(pid)
+    return bool(name) and name not in known
 
 
 def kept(work: Path) -> dict[str, bytes]:

@@ -89,7 +89,7 @@ def train(*launcher: object, devices: int | None) -> Callable[[Path], list[objec
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
 WAYS = {
-    "inline": Way(2, 30, label({"name": "inline", "chunk": 3}), "work/labels/*/*.parquet"),
+    "inline": Way(1, 30, label({"name": "inline", "chunk": 3}), "work/labels/*/*.parquet"),
     "own Ray": Way(1, 30, label(RAY), "work/labels/*/*.parquet"),
     "joined Ray": Way(1, 15, label(RAY), "work/labels/*/*.parquet"),
     "ranks": Way(1, 12, train(devices=2), "exp/*/metrics.jsonl"),

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 import loose_files
+from torture import runs
 
 pytestmark = pytest.mark.slow
+
+
+class ForkedCommand:
+    """A command that does not load again what is slow to load, with what the line asks of a `subprocess.Popen`."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._process = forked.start(forked.command, command, log=log)
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
 
 
 def test_a_line_whose_processes_are_killed_has_every_clip_once(
@@ -17,6 +35,8 @@ def test_a_line_whose_processes_are_killed_has_every_clip_once(
 ) -> None:
     monkeypatch.syspath_prepend(str(loose_files.ROOT / "benchmarks"))
     line = loose_files.load("benchmarks/scale_line.py")
+    if runs.SHARE is None:
+        monkeypatch.setattr(line, "_start", ForkedCommand)
     num, kills = torture.count(short=2_000, full=100_000), torture.count(short=1, full=2)
     figures = line.measure(tmp_path, num, train_steps=torture.count(short=10, full=200), kills=kills)
     assert (figures["lost"], figures["doubled"]) == (0, 0)

@@ -23,7 +23,7 @@ from torture import runs
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-NUM = 120
+NUM = 60 if runs.SHARE is None else 120
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 250}
 ENGINE = {"chunk": 3, "workers": 2, "teachers": 2, "attempts": 1000, "lease_s": 8.0}
 OTHER = "raylet of the other node"

@@ -61,7 +61,7 @@ def test_poison_is_set_aside_with_its_reason_and_the_rest_is_labelled(torture: A
         pytest.skip("gcc is not at hand")
     shim, log = tmp_path / "poison.so", tmp_path / "log"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "poison.c", "-ldl"], check=True)
-    num = torture.count(short=80, full=3000)
+    num = torture.count(short=40, full=3000)
     num_of_kind = max(1, num // 1100)  # of eleven kinds: one file in a hundred
     source = runs.corpus(tmp_path / "audio", num)
     ids = iter(range(7, num, num // (11 * num_of_kind + 1)))

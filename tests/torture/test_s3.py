@@ -19,7 +19,7 @@ from voxstill.storage import clients
 from voxstill.storage.store import Store
 
 pytestmark = pytest.mark.slow
-NUM = 30
+NUM = 15 if runs.SHARE is None else 30
 FAULTS = {"error": 0.08, "slow_down": 0.08, "reset": 0.06, "lost": 0.04, "cut": 0.06}
 TIME_OUT = {"stall": 0.004}
 STALL_S = 35.0
@@ -100,7 +100,7 @@ def test_requests_back_off_where_a_bucket_says_slow_down(bucket: Store, moto_por
     assert len(kept(bucket, "work")) > 0
 
 
-def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(bucket: Store, moto_port: int) -> None:
+def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(torture: Any, bucket: Store, moto_port: int) -> None:
     keys = [f"pages/{i:04}" for i in range(1200)]  # a page is 1,000
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: bucket.create(key, b"k"), keys))
@@ -108,6 +108,6 @@ def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(bucket: Store, m
         for name, value in s3_environment(line.port).items():
             patch.setenv(name, value)
         clients.client.cache_clear()
-        for _ in range(10):
+        for _ in range(torture.count(short=5, full=10)):
             assert [entry.key for entry in Store("s3://bucket").list("pages")] == keys
         assert line.seen["cut"] > 1

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ FEW = (
     ("kill", "train"),
 )
 CASES = FEW if runs.SHARE is None else [(kind, step) for step in STEPS for kind in KINDS]
+RUNS = [CASES] if runs.SHARE is None else [[case] for case in CASES]
+"""The cases of each test: few of them are one, else several processes that run tests would make the line for them."""
 TRAIN = {
     **{"steps": 4, "seed_mode": "debug", "loader_workers": 0, "log_every": 1},
     **{"checkpoint_every": 1, "validate_every": 2, "keep_best": 1},
@@ -130,10 +132,15 @@ def is_reported(code: int, text: str) -> bool:
     )
 
 
-@pytest.mark.parametrize(("kind", "step"), CASES)
+@pytest.mark.parametrize("cases", RUNS, ids=lambda cases: ", ".join(" ".join(case) for case in cases))
 def test_a_failed_write_leaves_no_torn_object_and_is_repeated(
-    nursery: Nursery, line: Line, torture: Any, step: str, kind: str
+    nursery: Nursery, line: Line, torture: Any, cases: Sequence[tuple[str, str]]
 ) -> None:
+    for kind, step in cases:
+        check_failed_writes(nursery, line, torture, kind, step)
+
+
+def check_failed_writes(nursery: Nursery, line: Line, torture: Any, kind: str, step: str) -> None:
     every = points_of(line.points[step], kind)
     chosen = random.Random(0).sample(list(every), torture.sample_size(len(every), short=1))
     codes: Counter[int] = Counter()

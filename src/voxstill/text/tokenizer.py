@@ -110,16 +110,17 @@ class Vocabulary:
 
     def _pieces_of(self, word: str) -> Sequence[str]:
         if self.unit == "bpe":
-            return tuple(token.value for token in self._model().tokenize(START + word))
+            return tuple(token.value for token in self._model.tokenize(START + word))
         return [START + word] if self.unit == "word" else [START + word[0], *word[1:]]
 
+    @functools.cached_property
     def _model(self) -> Any:
         """The model of this vocabulary in the library `tokenizers`."""
         from tokenizers import models
 
         ids = {**self._ids, BLANK: self.blank_id}
         if self.unit == "bpe":
-            return _bpe(tuple(ids), self.merges)
+            return models.BPE(ids, list(self.merges), unk_token=UNKNOWN, fuse_unk=True)
         return models.WordLevel(ids, unk_token=UNKNOWN)
 
     def save(self, folder: Path, features: Mapping[str, Any], kind: str = "ctc") -> None:
@@ -130,7 +131,7 @@ class Vocabulary:
         from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
         from transformers import ParakeetTokenizer
 
-        tokenizer = Tokenizer(self._model())
+        tokenizer = Tokenizer(self._model)
         split: Any = pre_tokenizers.Metaspace(START, prepend_scheme="always", split=True)
         if self.unit == "character":
             split = pre_tokenizers.Sequence([split, pre_tokenizers.Split(Regex(f"{START}?."), "isolated")])
@@ -177,13 +178,6 @@ class Vocabulary:
         if merges:
             return Vocabulary("bpe", pieces, merges)
         return Vocabulary("character" if all(len(p.lstrip(START)) <= 1 for p in pieces[1:]) else "word", pieces)
-
-
-@functools.lru_cache(maxsize=4)
-def _bpe(ids: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> Any:
-    from tokenizers import models
-
-    return models.BPE({piece: i for i, piece in enumerate(ids)}, list(merges), unk_token=UNKNOWN, fuse_unk=True)
 
 
 def from_checkpoint(checkpoint: str) -> Vocabulary:
