@@ -17,6 +17,16 @@ pytestmark = [
 
 def test_all_gpu_benchmarks_run_small_on_a_cpu(tmp_path: Path) -> None:
     parts = rehearsed(tmp_path / "gpu.json")
-    assert parts.keys() == {"steps", "tf32", "compiled", "estimate", "pretrain", "decoding", "resume", "transfer"}
+    assert parts.keys() == {
+        "steps",
+        "graphs",
+        "tf32",
+        "compiled",
+        "estimate",
+        "pretrain",
+        "decoding",
+        "resume",
+        "transfer",
+    }
     assert parts["resume"]["last loss"]["difference"] < 1e-5
     assert parts["resume"]["steps"]["before"] < parts["resume"]["steps"]["whole"] == parts["resume"]["steps"]["after"]
