@@ -87,7 +87,7 @@ def model_of(way: str, size: students.Size) -> Any:
         model.load_state_dict(fused.state_dict())
     model.to(DEVICE).train()
     if way == "graphs":
-        cuda_graphs.capture(model, Train(cuda_graphs=True))
+        cuda_graphs.capture(model, Train(cuda_graphs=True), 1)
     return model
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,30 @@ of_norms = torch.stack([value.norm() for value in one.values()]).median()
 print(json.dumps({name: float((one[name] - two[name]).norm() / (one[name].norm() + 1e-3 * of_norms)) for name in one}))
 """
 
+BLOCKS = """
+import torch
+from voxstill.nn import conformer_gpu, students
+
+conformer_gpu.is_fused = lambda module, inputs: module.training and torch.is_grad_enabled()
+model = students.build("tiny", 30, dropout=0.0, seed=0).train()
+block, positions = model.encoder.layers[0], model.encoder.encode_positions
+hidden_BFE = torch.randn(1, 9, 256)[..., :128]
+
+def output(hidden_BFE):
+    return block(hidden_BFE, attention_mask=None, position_embeddings=positions(hidden_BFE))
+
+print(torch.equal(output(hidden_BFE), output(hidden_BFE.contiguous())))
+try:
+    output(hidden_BFE[:, :1])
+except ValueError as error:
+    print(error)
+print(bool(block.conv.norm.running_var.isfinite().all()))
+print(output(hidden_BFE.bfloat16()).dtype)
+torch.set_autocast_enabled("cuda", True)
+torch.set_autocast_dtype("cuda", torch.bfloat16)
+print(output(hidden_BFE).dtype, output(hidden_BFE.bfloat16()).dtype)
+"""
+
 
 def compared(device: str, biases: str, **environment: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", COMPARE, device, biases]
@@ -72,10 +97,75 @@ def test_a_fused_student_has_the_outputs_and_gradients_of_the_modules(biases: st
     compared("cpu", biases, TRITON_INTERPRET="1")
 
 
+def test_a_fused_block_takes_what_the_modules_take_and_gives_their_precision() -> None:
+    pytest.importorskip("triton", minversion="3.7")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", BLOCKS]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    is_equal, refused, is_finite, alone, mixed = process.stdout.splitlines()
+    assert is_equal == is_finite == "True"  # of a slice of memory; statistics of BatchNorm after a single frame
+    assert refused.startswith("Expected more than 1 value per channel when training")
+    assert alone == "torch.bfloat16"
+    assert mixed == "torch.float32 torch.float32"  # as the last norm of a block under autocast
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_fused_block_on_a_gpu_takes_many_short_utterances() -> None:
+    model: Any = students.build("tiny", 9, dropout=0.0, seed=0).cuda().train()
+    hidden_BFE = torch.randn(1 << 15, 2, 128, device="cuda", requires_grad=True)  # CUDA has 65,535 blocks on two axes
+    positions = model.encoder.encode_positions(hidden_BFE)
+    out_BFE = model.encoder.layers[0](hidden_BFE, attention_mask=None, position_embeddings=positions)
+    out_BFE.square().sum().backward()
+    assert hidden_BFE.grad is not None
+    assert bool(hidden_BFE.grad.isfinite().all())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("biases", ["biased", "plain"])
 def test_a_fused_student_on_a_gpu_has_the_outputs_and_gradients_of_the_modules(biases: str) -> None:
     compared("cuda", biases)
+
+
+CONSTANTS: dict[str, float] = {
+    **{"WIDTH": 512, "LANES": 512, "CHANNELS": 256, "TAPS": 9, "HEADS": 8, "ROWS": 4, "BLOCK": 1024},
+    **{"BLOCK_N": 16, "BLOCK_F": 16, "BLOCK_E": 64, "BLOCK_C": 64, "BLOCK_G": 64, "BLOCK_P": 64},
+    **{"HAS_DELTA": True, "HAS_GRAD_SUM": True, "HAS_BIAS": True, "IS_BACKWARD": False},
+    **{"eps": 1e-5, "scale": 0.125, "least": -3e38},
+}
+
+
+def type_of(name: str, dtype: str) -> str:
+    """The type of a parameter of a kernel; those with axes are tensors, and statistics are in fp32."""
+    if name.rsplit("_", 1)[-1].isupper():
+        is_statistic = name.startswith(("mean", "rstd", "part", "running", "sum"))
+        return {"frames_B": "*i64", "is_own_N": "*u8"}.get(name, "*fp32" if is_statistic else f"*{dtype}")
+    return "fp32" if name in ("scale", "momentum") else "i32"
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [(80, "fp32"), (90, "bf16")])
+def test_all_kernels_can_be_built_for_a_gpu(
+    capability: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from voxstill.nn import conformer_triton, convolution_triton, subsampling_triton
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernels: list[Any] = [
+        kernel
+        for module in (conformer_triton, convolution_triton, subsampling_triton)
+        for name, kernel in vars(module).items()
+        if name.endswith("_kernel")
+    ]
+    assert len(kernels) == 18
+    for kernel in kernels:
+        constants = {param.name: CONSTANTS[param.name] for param in kernel.params if param.is_constexpr}
+        types = {name: "constexpr" if name in constants else type_of(name, dtype) for name in kernel.arg_names}
+        source: Any = ASTSource(kernel, types, constants)
+        assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]
 
 
 def test_a_student_on_a_cpu_runs_its_modules() -> None:

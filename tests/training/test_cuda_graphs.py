@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from voxstill.core.config import Train
 from voxstill.core.errors import ConfigError
@@ -43,7 +47,70 @@ def test_it_is_refused_where_there_is_no_gpu() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ConfigError, match="cannot be used here"):
-        cuda_graphs.capture(students.build("tiny", 9, dropout=0.0, seed=0), Train(cuda_graphs=True))
+        cuda_graphs.capture(students.build("tiny", 9, dropout=0.0, seed=0), Train(cuda_graphs=True), 1)
+
+
+def test_it_is_refused_where_processes_train_together_though_each_has_a_machine_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="2 processes train together"):
+        cuda_graphs.capture(students.build("tiny", 9, dropout=0.0, seed=0), Train(cuda_graphs=True), 2)
+
+
+def test_operations_are_counted_of_the_padded_batch_and_once() -> None:
+    model: Any = students.build("tiny", 9, dropout=0.0, seed=0).train()
+    batch = torch.randn(9, 77, 80), torch.ones(9, 77, dtype=torch.bool)
+
+    def operations(*batch: torch.Tensor) -> int:
+        with FlopCounterMode(display=False) as counter:
+            model.encoder(*batch).last_hidden_state.sum().backward()
+        return counter.get_total_flops()
+
+    padded = operations(*cuda_graphs.padded(*batch))
+    model.encoder.forward = cuda_graphs._GraphedEncoder(model.encoder)
+    assert [operations(*batch) for _ in range(3)] == [padded] * 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_capture_leaves_chance_alone_and_another_thread_at_work() -> None:
+    results = []
+    for graphs in (False, True):
+        model: Any = students.build("tiny", 9, dropout=0.1, seed=0).cuda().train()
+        if graphs:
+            cuda_graphs.capture(model, Train(cuda_graphs=True), 1)
+        batch = torch.randn(9, 80, 80, generator=torch.Generator().manual_seed(1)), torch.ones(9, 80, dtype=torch.bool)
+        batch = batch[0].cuda(), batch[1].cuda()
+        with _busy_gpu():
+            for step in range(3):
+                torch.manual_seed(step)
+                hidden_BFE = model.encoder(*batch).last_hidden_state
+                hidden_BFE.square().sum().backward()
+                results.append((hidden_BFE.detach().clone(), torch.rand(9, device="cuda")))
+                model.zero_grad(set_to_none=True)
+    for one, two in zip(results[:3], results[3:], strict=True):
+        assert all(map(torch.equal, one, two))
+
+
+@contextlib.contextmanager
+def _busy_gpu() -> Iterator[None]:
+    """A thread that takes memory, copies to the GPU and waits for it, as one that prepares batches."""
+    ends, errors = threading.Event(), list[Exception]()
+
+    def work() -> None:
+        held = []
+        try:
+            while not ends.is_set():
+                held.append(torch.zeros(1 << 20).pin_memory().to("cuda", non_blocking=True))
+                held[-1].sum().item()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
+    assert not errors
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -53,7 +120,7 @@ def test_graphs_give_the_gradients_of_the_padded_batches_also_where_they_accumul
         torch.manual_seed(0)
         model: Any = students.build("tiny", 9, dropout=0.0, seed=0).cuda().train()
         if graphs:
-            cuda_graphs.capture(model, Train(cuda_graphs=True))
+            cuda_graphs.capture(model, Train(cuda_graphs=True), 1)
         steps = []
         for step in range(4):
             model.zero_grad(set_to_none=True)

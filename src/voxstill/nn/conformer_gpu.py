@@ -67,7 +67,9 @@ def triton_runs(device: torch.device) -> bool:
         x_18, own_1 = torch.zeros(1, 8, device=device), torch.ones(1, dtype=torch.uint8, device=device)
         launch(kernels.glu_kernel, (1,), x_18, own_1, torch.empty(1, 4, device=device), 4, WIDTH=4, BLOCK=_BLOCK)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
-        log.warning("a student trains at about a third of the speed on %s, as Triton does not run: %s", device, error)
+        log.warning(
+            "a FastConformer trains by its modules on %s, which is slower: Triton does not run: %s", device, error
+        )
         return False
     return True
 
@@ -86,7 +88,8 @@ def is_fused(module: nn.Module, inputs: Tensor) -> bool:
 def _block_forward(
     module: ParakeetEncoderBlock, plain: Callable[..., Tensor], hidden_BFE: Tensor, **kwargs: Tensor
 ) -> Tensor:
-    if not is_known(module) or not is_fused(module, hidden_BFE):
+    is_single = hidden_BFE.shape[:2].numel() == 1  # BatchNorm of the modules refuses a single frame
+    if is_single or not is_known(module) or not is_fused(module, hidden_BFE):
         return plain(hidden_BFE, **kwargs)
     return block(module, hidden_BFE, kwargs["attention_mask"], kwargs["position_embeddings"])
 
@@ -121,13 +124,14 @@ def block(module: ParakeetEncoderBlock, hidden_BFE: Tensor, mask_B1FF: Tensor | 
     """A `ParakeetEncoderBlock` in training: (B, F, E) to (B, F, E), with its mask and embedded positions."""
     num, frames, width = hidden_BFE.shape
     dtype = compute_dtype(hidden_BFE)
+    out_dtype = torch.float32 if torch.is_autocast_enabled("cuda") else hidden_BFE.dtype  # as a norm of torch gives it
     if mask_B1FF is None:
         own_N = torch.ones(num * frames, dtype=torch.uint8, device=hidden_BFE.device)
     else:  # a frame is seen by itself where it is not padding
         own_N = mask_B1FF[:, 0].diagonal(dim1=1, dim2=2).reshape(-1).to(torch.uint8)
     with torch.autocast(hidden_BFE.device.type, enabled=False):
         casted = _cast(module, dtype)
-        x_NE = hidden_BFE.reshape(-1, width).float()
+        x_NE = hidden_BFE.reshape(-1, width).float().contiguous()
         y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward1, y_NE, casted["feed_forward1"])
         x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype)  # type: ignore[no-untyped-call]
@@ -136,7 +140,6 @@ def block(module: ParakeetEncoderBlock, hidden_BFE: Tensor, mask_B1FF: Tensor | 
         y_NE = conformer_conv_gpu.convolution(module.conv, y_NE, own_N, num, casted["conv"])
         x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward2, y_NE, casted["feed_forward2"])
-        out_dtype = torch.float32 if dtype != hidden_BFE.dtype else dtype
         _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype)  # type: ignore[no-untyped-call]
     out_BFE: Tensor = y_NE.view(num, frames, width)
     return out_BFE
@@ -337,7 +340,7 @@ class _Scores(torch.autograd.Function):
         shape = (rows, frames, num_positions, stride)
         least = torch.finfo(x_NE.dtype).min
         constants = {"scale": scaling, "least": least, "HEADS": heads, "BLOCK_F": 16, "BLOCK_G": _LANES}
-        blocks = (-(-frames // 16), num * heads)
+        blocks = (num * heads, -(-frames // 16))  # the first may be large
         launch(kernels.shift_kernel, blocks, score_HNP, own_N, shifted_BHFS, *shape, **constants)
         ctx.save_for_backward(x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias)
         ctx.num, ctx.scale = num, scaling
@@ -359,7 +362,7 @@ class _Scores(torch.autograd.Function):
         grad_score_HNP = x_NE.new_empty(heads, rows, num_positions)
         shape = (rows, frames, num_positions, stride)
         constants = {"scale": ctx.scale, "HEADS": heads, "BLOCK_F": 16, "BLOCK_P": _LANES}
-        blocks = (-(-frames // 16), ctx.num * heads)
+        blocks = (ctx.num * heads, -(-frames // 16))
         launch(kernels.shift_backward_kernel, blocks, grad_shifted, own_N, grad_score_HNP, *shape, **constants)
         grad_positional_HNK = torch.bmm(grad_score_HNP, relative_PHK.transpose(0, 1))
         grad_relative_HPK = torch.bmm(grad_score_HNP.transpose(1, 2), positional_NHK.transpose(0, 1))

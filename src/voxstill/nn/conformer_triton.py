@@ -162,11 +162,11 @@ def shift_kernel(
     Position p of query f is of the key f + p - (F - 1) (Dai et al. 2019, "Transformer-XL", appendix B). Rows are
     `stride` apart in what is written.
     """
-    query = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
-    batch, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    query = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row = (batch * frames + query).to(tl.int64)
     source = (head.to(tl.int64) * rows + row) * positions + frames - 1 - query
-    target = (tl.program_id(1).to(tl.int64) * frames + query) * stride
+    target = (tl.program_id(0).to(tl.int64) * frames + query) * stride
     for start in range(0, frames, BLOCK_G):
         key = start + tl.arange(0, BLOCK_G)
         inside = (query < frames)[:, None] & (key < frames)[None, :]
@@ -191,11 +191,11 @@ def shift_backward_kernel(
     BLOCK_P: tl.constexpr,
 ) -> None:
     """Write the gradient of the scores of relative positions; those beyond both ends of the audio have none."""
-    query = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
-    batch, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
+    query = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
+    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     row = (batch * frames + query).to(tl.int64)
     target = (head.to(tl.int64) * rows + row) * positions
-    source = (tl.program_id(1).to(tl.int64) * frames + query) * stride
+    source = (tl.program_id(0).to(tl.int64) * frames + query) * stride
     for start in range(0, positions, BLOCK_P):
         position = start + tl.arange(0, BLOCK_P)
         key = query[:, None] + position[None, :] - frames + 1

@@ -8,6 +8,7 @@ padded batch gives without a graph.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from voxstill.core.config import Train
 from voxstill.core.errors import ConfigError
@@ -28,17 +30,17 @@ MAX_GRAPHS = 128
 _FRAME_STEPS, _ROW_STEPS = 16, 8
 
 
-def capture(model: PreTrainedModel, cfg: Train) -> None:
+def capture(model: PreTrainedModel, cfg: Train, num_ranks: int) -> None:
     """Let the encoder of a FastConformer run as CUDA graphs; ConfigError where it cannot."""
     from transformers import ParakeetEncoder
 
     encoder = getattr(model, "encoder", None)
     reasons = {
-        "there is no GPU": not torch.cuda.is_available(),
         "the model is no FastConformer without streaming": not isinstance(encoder, ParakeetEncoder),
-        "`train.devices` is more than 1": cfg.devices > 1,
+        f"{num_ranks} processes train together": num_ranks > 1,
         "`train.activation_checkpointing` is set": cfg.activation_checkpointing,
         "`train.compile` is set": cfg.compile,
+        "there is no GPU": not torch.cuda.is_available(),
     }
     for why, holds in reasons.items():
         if holds:
@@ -112,10 +114,12 @@ class _Graph:
                 hidden_BFE = forward()
                 backward(hidden_BFE, torch.zeros_like(hidden_BFE))
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self._forward, pool=pool):
+        # a thread prepares the next batch on the GPU meanwhile, and must be let to
+        captured = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
+        with captured(self._forward):
             hidden_BFE = forward()
         self._gradient_BFE = torch.zeros_like(hidden_BFE)
-        with torch.cuda.graph(self._backward, pool=pool):
+        with captured(self._backward):
             backward(hidden_BFE, self._gradient_BFE)
         self._hidden_BFE = hidden_BFE.detach()
 
@@ -156,7 +160,7 @@ class _GraphedEncoder:
         self._graphs: dict[object, _Graph] = {}
         self._met: set[object] = set()
         self._gradients: dict[str, Tensor] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: _POOL_HANDLE | None = None
 
     def __call__(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: object) -> Any:
         from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderModelOutput
@@ -173,6 +177,8 @@ class _GraphedEncoder:
 
     def _hidden(self, features_BFD: Tensor, mask_BF: Tensor) -> Tensor:
         """Hidden states of a padded batch; the layers that are trained now are part of a graph."""
+        if is_in_torch_dispatch_mode():  # one that counts operations: thrice in a capture, and none in a replay
+            return cast("Tensor", self._model(features_BFD, mask_BF))
         key = features_BFD.shape, tuple(layer.training for layer in self._encoder.layers)
         if key not in self._graphs:
             if key not in self._met or len(self._graphs) >= MAX_GRAPHS:
@@ -189,9 +195,11 @@ class _GraphedEncoder:
             weights = self._model.named_parameters()
             self._gradients = {name: torch.empty_like(weight) for name, weight in weights if weight.requires_grad}
         self._own_gradients()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         buffers = [(buffer, buffer.clone()) for buffer in self._encoder.buffers()]
-        graph = _Graph(self._model, self._gradients, (features_BFD, mask_BF), self._pool)
-        with torch.no_grad():  # BatchNorm has counted the batch while the graph was captured
+        with torch.random.fork_rng([features_BFD.device]):  # dropout draws while the graph is captured
+            graph = _Graph(self._model, self._gradients, (features_BFD, mask_BF), self._pool)
+        with torch.no_grad():  # and BatchNorm counts the batch
             for buffer, value in buffers:
                 buffer.copy_(value)
         return graph

@@ -263,7 +263,7 @@ def prepare(model: PreTrainedModel, fabric: Fabric, cfg: Train) -> None:
     if cfg.compile:
         compiled(model)
     if cfg.cuda_graphs:
-        cuda_graphs.capture(model, cfg)
+        cuda_graphs.capture(model, cfg, fabric.world_size)
     shard_model(model, fabric, cfg)
 
 
