@@ -59,5 +59,5 @@ def test_every_command_is_in_the_reference() -> None:
 def test_the_reference_of_commands_has_meanings_choices_and_defaults() -> None:
     page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
     assert re.findall(r"^.*\|\s+\|$", page, re.M) == []
-    assert r"| `--format` `text\|srt\|vtt\|json` | Format of the output. Default: `text`. |" in page
+    assert r"| `--format` `text` \| `srt` \| `vtt` \| `json` | Format of the output. Default: `text`. |" in page
     assert "| `--order` `N` | Longest n-gram. Default: `3`. |" in page

@@ -66,8 +66,10 @@ def _options(options: list[Any]) -> list[str]:
 
 def _value(param: Any) -> str:
     """What follows an option: its choices, or a name for its value."""
-    value = param.metavar or "\\|".join(_choices(param.type_descriptor.annotation))
-    return f" `{value}`" if value and not param.is_flag else ""
+    if param.is_flag:
+        return ""
+    values = [param.metavar] if param.metavar else _choices(param.type_descriptor.annotation)
+    return " " * bool(values) + r" \| ".join(f"`{value}`" for value in values)
 
 
 def _choices(annotation: Any) -> list[str]:
