@@ -11,6 +11,13 @@
 FROM docker.io/library/python:3.11-slim
 ARG TORCH_INDEX=
 ARG EXTRAS=explore,export,gpu,ray-serve,ray-train
+# with CUDA the compiler that Triton builds the kernels of a training with; its version is that of the base image
+# hadolint ignore=DL3008
+RUN if [ -z "${TORCH_INDEX}" ]; then \
+        apt-get update \
+        && apt-get install --yes --no-install-recommends gcc libc6-dev \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
 RUN useradd --uid 1000 --create-home voxstill
 WORKDIR /opt/voxstill
 COPY pyproject.toml constraints.txt README.md LICENSE ./

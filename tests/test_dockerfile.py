@@ -28,6 +28,12 @@ def test_what_it_copies_and_installs_exists() -> None:
     assert set(extras) <= set(project["optional-dependencies"])
 
 
+def test_the_image_with_cuda_has_the_compiler_that_triton_needs() -> None:
+    [install] = re.findall(r"^RUN if \[ -z .*?fi$", DOCKERFILE, re.M | re.S)
+    assert "${TORCH_INDEX}" in install
+    assert {"gcc", "libc6-dev"} <= set(install.split())
+
+
 def test_the_workers_of_a_rayservice_are_probed_without_a_program_that_the_image_lacks() -> None:
     """KubeRay asks Ray of 2.53 or newer by HTTP, but the proxies of Ray Serve on workers by wget."""
     service = yaml.safe_load((ROOT / "examples/cluster/rayservice.yml").read_text(encoding="utf-8"))

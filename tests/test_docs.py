@@ -221,6 +221,18 @@ def test_the_quickstart_can_be_followed_to_its_end(corpus: Path, capsys: pytest.
     assert sum(recording.error is not None for recording in read(Store("work/mine"), "recordings", Recording)) == 1
 
 
+def test_the_voices_of_the_quickstart_are_a_corpus_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    [(_, line)] = blocks(ROOT / "docs/quickstart.md", "bash")
+    assert cli.main([*shlex.split(line)[1:], "--hours", "0.05"]) == 0, capsys.readouterr().err
+    rows = [json.loads(row) for row in Path("recordings/manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {row["split"] for row in rows} == {"train", "dev", "test"}
+    assert all((Path("recordings") / row["audio"]).parts[1] == "audio" for row in rows)
+
+
 def test_the_page_on_shipping_runs(
     tone_student: Path,
     streaming_tone_student: Path,
@@ -291,7 +303,7 @@ def test_the_teacher_of_the_documents_is_loaded_by_its_entry_point(
     (package / "transcripts.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(package)
     transcripts = [{"id": f"test-{n:02}", "text": "one", "confidence": 0.5} for n in (0, 4)]
-    Path("heard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in transcripts), encoding="utf-8")
+    Path("transcripts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in transcripts), encoding="utf-8")
     Path("my.yaml").write_text("engine: {name: inline, max_failed_share: 1.0}\n", encoding="utf-8")
     assert cli.main(["index", "recordings/manifest.jsonl", "--work", "work/mine", "--config", "my.yaml"]) == 0
     capsys.readouterr()

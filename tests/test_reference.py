@@ -38,7 +38,26 @@ def test_every_option_is_in_the_reference_with_the_page_that_explains_it() -> No
     assert [row.path for row in explained(None) if row.path not in rows] == []
 
 
+def test_every_option_is_named_on_the_page_that_explains_it() -> None:
+    """Those of `teacher.decode` are those of `decode`, and explained there."""
+    page = (REFERENCE / "options.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| .* See \[\w+\]\(\.\./(\w+\.md)\)\. \|$", page, re.M)
+    texts = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for _, name in rows}
+    assert [
+        (option, name)
+        for option, name in rows
+        if not option.startswith("teacher.decode.") and not re.search(rf"\b{option.rpartition('.')[2]}\b", texts[name])
+    ] == []
+
+
 def test_every_command_is_in_the_reference() -> None:
     page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
     files = {path.stem.replace("_", "-") for path in (ROOT / "src/voxstill/commands").glob("[a-z]*.py")}
     assert [name for name in files if f"### `voxstill {name}`" not in page] == []
+
+
+def test_the_reference_of_commands_has_meanings_choices_and_defaults() -> None:
+    page = (REFERENCE / "commands.md").read_text(encoding="utf-8")
+    assert re.findall(r"^.*\|\s+\|$", page, re.M) == []
+    assert r"| `--format` `text` \| `srt` \| `vtt` \| `json` | Format of the output. Default: `text`. |" in page
+    assert "| `--order` `N` | Longest n-gram. Default: `3`. |" in page

@@ -92,6 +92,12 @@ def test_every_link_of_the_two_sites_leads_to_a_file_of_one_of_them(site: Path) 
     assert broken == []
 
 
+def test_no_table_shows_the_backslash_of_an_escaped_bar(site: Path) -> None:
+    """In code within a table Zensical keeps it, and GitHub does not."""
+    pages = [page for page in site.glob("**/index.html") if re.search(r"<code>[^<]*\\\|", page.read_text("utf-8"))]
+    assert pages == []
+
+
 def test_a_reader_can_change_the_language_on_every_page(site: Path) -> None:
     for page in site.glob("**/index.html"):
         links = dict(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer
 
@@ -60,9 +60,28 @@ def _options(options: list[Any]) -> list[str]:
     lines = ["| option | meaning |", "|---|---|"]
     for param in options:
         names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-        value = f" `{param.metavar}`" if param.metavar and not param.is_flag else ""
-        lines.append(f"| {names}{value} | {_cell(param.help)} |")
+        lines.append(f"| {names}{_value(param)} | {_cell(param.help)}{_default(param)} |")
     return lines
+
+
+def _value(param: Any) -> str:
+    """What follows an option: its choices, or a name for its value."""
+    if param.is_flag:
+        return ""
+    values = [param.metavar] if param.metavar else _choices(param.type_descriptor.annotation)
+    return " " * bool(values) + r" \| ".join(f"`{value}`" for value in values)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The texts that a type allows, where it names them."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for inner in get_args(annotation) for choice in _choices(inner)]
+
+
+def _default(param: Any) -> str:
+    is_shown = param.show_default and not param.is_flag and param.default is not None
+    return f" Default: `{param.default}`." if is_shown else ""
 
 
 def _argument(param: Any) -> str:

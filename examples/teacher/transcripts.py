@@ -1,4 +1,4 @@
-"""A teacher for voxstill: what another recogniser said, from a JSONL file of `id`, `text` and perhaps `confidence`."""
+"""A teacher for voxstill: transcripts of another recogniser, from a JSONL file of `id`, `text` and `confidence`."""
 
 import hashlib
 import json
@@ -19,17 +19,17 @@ class TranscriptsOptions(Section):
 
 
 class TranscriptsTeacher:
-    """Answers with the line of the utterance's id; an utterance without one is an error of its own."""
+    """Returns the line with the id of the utterance; an utterance without a line is a failed label."""
 
     Options: ClassVar[type[Section]] = TranscriptsOptions
-    reads_texts: ClassVar[bool] = False  # it is never shown the human texts
+    reads_texts: ClassVar[bool] = False  # it does not get the human transcripts
 
     def __init__(self, options: TranscriptsOptions) -> None:
         self.path = Path(options.file)
         self.lines: dict[str, Any] = {}
 
     def revision(self) -> str:
-        """Another file is another teacher."""
+        """Hash of the file: another file makes another table of labels."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()[:16]
 
     def load(self) -> None:
@@ -42,11 +42,11 @@ class TranscriptsTeacher:
         return [self.answer(self.lines.get(clip.utterance.id)) for clip in clips]
 
     def answer(self, row: dict[str, Any] | None) -> Transcription:
-        """A line as an answer; where it has no confidence, None says so."""
+        """Convert a line into a transcription; its log-probability is None if the line has no confidence."""
         if row is None:
             return Transcription(finish="failed", error="the file has no line for it")
-        sure = row.get("confidence")
-        return Transcription(text=row["text"], mean_logprob=math.log(sure) if sure else None)
+        confidence = row.get("confidence")
+        return Transcription(text=row["text"], mean_logprob=math.log(confidence) if confidence else None)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""

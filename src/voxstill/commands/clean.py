@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("clean", panel="Corpus", position=9)
 def clean(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
 ) -> Result:
     """List the tables that nothing of the configuration uses; with --yes, delete them."""
     from voxstill.pipeline import clean as cleaning

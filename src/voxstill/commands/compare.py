@@ -25,7 +25,7 @@ def compare(
     first: Annotated[
         str, Argument(metavar="RUN_A", help="An evaluated experiment, one of its results, or a file of hypotheses.")
     ],
-    second: Annotated[str, Argument(metavar="RUN_B", show_default=False)],
+    second: Annotated[str, Argument(metavar="RUN_B", help="Another of these.")],
     ref: Annotated[str | None, Option("--ref", metavar="REF", help="References; experiments bring their own.")] = None,
     report: Annotated[
         str | None, Option("--report", metavar="FILE", help="Write a page with every utterance as both recognised it.")

@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 @command("compare-teachers", panel="Corpus", position=4)
 def compare_teachers(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     recipes: Annotated[
         list[str] | None, Argument(metavar="RECIPE", help="Recipes of finished labels; default: all of them.")
     ] = None,

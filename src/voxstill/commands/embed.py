@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("embed", panel="Inference", position=3)
 def embed(
     options: CommonOptions,
-    model: Annotated[str, Argument(metavar="MODEL", show_default=False)],
+    model: Annotated[str, Argument(metavar="MODEL", help="An experiment, or the `model` folder in it.")],
     audio: Annotated[
         list[str],
         Argument(metavar="AUDIO...", show_default=False, help="Files, folders, addresses, or - for standard input."),

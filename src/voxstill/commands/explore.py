@@ -12,7 +12,7 @@ from voxstill.core.command import CommonOptions, command, work_override
 @command("explore", panel="Corpus", position=10)
 def explore(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     experiments: Annotated[
         list[str] | None,
         Argument(metavar="[EXP]...", show_default=False, help="Experiments whose students are shown side by side."),

@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("export-labels", panel="Corpus", position=8)
 def export_labels(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     output: Annotated[
         str, Option("--output", metavar="PATH", help="A file, or a folder for kaldi, srt and hf.", show_default=False)
     ],

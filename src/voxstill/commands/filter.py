@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("filter", panel="Corpus", position=5, resumes=True)
 def filter_labels(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     tune: Annotated[bool, Option("--tune", help="Propose thresholds by human texts; judge nothing.")] = False,
     part: PartOption = None,
     partial: Annotated[

@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("label", panel="Corpus", position=2, resumes=True)
 def label(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     max_chunks: Annotated[
         int | None, Option("--max-chunks", metavar="N", help="Stop after N chunks; the same command goes on.")
     ] = None,

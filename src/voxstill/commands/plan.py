@@ -24,8 +24,8 @@ def plan(
         int | None,
         Option("--budget", metavar="TIME", parser=milliseconds, help="Most audio in a batch: 300s, 5m, 90000ms."),
     ] = None,
-    epoch: Annotated[int, Option("--epoch")] = 0,
-    seed: Annotated[int | None, Option("--seed")] = None,
+    epoch: Annotated[int, Option("--epoch", metavar="N", help="Epoch that is planned, from 0.")] = 0,
+    seed: Annotated[int | None, Option("--seed", metavar="N", help="Instead of `seed` of the configuration.")] = None,
     layout: Annotated[
         Literal["local", "remote"] | None, Option("--layout", help="Shuffle everything, or a few shards at a time.")
     ] = None,

@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("remove", panel="Corpus", position=8)
 def remove(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     ids: Annotated[str, Option("--ids", metavar="FILE", help="Ids of utterances or recordings, one a line.")],
     reason: Annotated[str | None, Option("--reason", metavar="TEXT", help="Kept in the record.")] = None,
 ) -> Result:

@@ -48,8 +48,8 @@ def words(
 @command("speakers", panel="Evaluation", position=4, group="score")
 def speakers(
     options: CommonOptions,
-    reference: Annotated[str, Argument(metavar="REF", show_default=False)],
-    hypothesis: Annotated[str, Argument(metavar="HYP", show_default=False)],
+    reference: Annotated[str, Argument(metavar="REF", help="Who spoke when: RTTM.")],
+    hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised, in the same forms.")],
     uem: Annotated[
         str | None,
         Option("--uem", metavar="FILE", help="What is scored; default: from the first turn of REF to its last."),
@@ -78,7 +78,7 @@ def speakers(
 def meeting(
     options: CommonOptions,
     reference: Annotated[str, Argument(metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`.")],
-    hypothesis: Annotated[str, Argument(metavar="HYP", show_default=False)],
+    hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised, in the same forms.")],
     form: FormOption = None,
     lang: LanguageOption = None,
     normalizer: NormalizerOption = None,

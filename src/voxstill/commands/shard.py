@@ -13,7 +13,7 @@ from voxstill.core.result import Result
 @command("shard", panel="Corpus", position=6, resumes=True)
 def shard(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", show_default=False)],
+    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     more: Annotated[list[str] | None, Argument(metavar="SOURCE", help="More sources of `--from`.")] = None,
     source: Annotated[
         list[str] | None, Option("--from", metavar="SOURCE", help="Repack these tars or folders.")

@@ -13,7 +13,9 @@ from voxstill.core.result import Result
 @command("transcribe", panel="Inference", position=1)
 def transcribe(
     options: CommonOptions,
-    model: Annotated[str, Argument(metavar="MODEL", show_default=False)],
+    model: Annotated[
+        str, Argument(metavar="MODEL", help="An experiment, a model folder, an exported student, or a name on the Hub.")
+    ],
     audio: Annotated[
         list[str] | None,
         Argument(metavar="[AUDIO]...", show_default=False, help="Files, folders, addresses, or - for standard input."),

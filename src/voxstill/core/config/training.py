@@ -294,7 +294,7 @@ class Train(Section):
     compile: bool = option(False)
     """The layers are compiled by torch when they are first met: minutes at the start, for faster steps on a GPU."""
     cuda_graphs: bool = option(False)
-    """Batches are padded to few shapes, for each of which the GPU is told once what to compute: for a FastConformer on
+    """Run the encoder as CUDA graphs, one for each of the few shapes that batches are padded to: for a FastConformer on
     one GPU, whose kernels one core cannot start fast enough. It takes a few seconds at the start and more memory."""
     sync_batchnorm: bool = option(False)
     """On several GPUs, BatchNorm counts over the batches of all ranks: their number is then part of what is learnt."""
