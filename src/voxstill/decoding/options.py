@@ -37,7 +37,7 @@ class RecognizerOptions(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
     """Numbers it computes with; `auto` takes bfloat16 on a GPU and float32 on a CPU."""
     batch_ms: int | None = option(BATCH_MS, unit="ms", ge=1000)
-    """Most audio heard at once, padding included; null takes what keeps the device busy."""
+    """Most audio taken at once, padding included; null takes what keeps the device busy."""
     language: str | None = option(None)
     """Language of the audio (`en`), for a Whisper that knows many; unset, it finds out for each clip."""
     max_new_tokens: int | None = option(None, unit="tokens", ge=1)

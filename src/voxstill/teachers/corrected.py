@@ -29,7 +29,7 @@ class CorrectedOptions(Section):
     work: str = option()
     """The work folder with the judgements: as a rule the one that is labelled."""
     of: str | None = option(None)
-    """Recipe of finished labels in that folder for the utterances that nobody has judged; unset gives these none."""
+    """Recipe of finished labels in that folder for the utterances that were not judged; unset gives these none."""
 
 
 class CorrectedTeacher:

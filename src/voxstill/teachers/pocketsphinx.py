@@ -37,7 +37,7 @@ class PocketSphinxOptions(Section):
     grammar: str | None = option(None)
     """Path of a JSGF grammar: all that may be said. Its weights are not used."""
     keyphrases: list[str] = option([])
-    """Phrases to spot in anything else that is said; not together with a grammar."""
+    """Phrases to spot in any other speech; not together with a grammar."""
     keyphrase_threshold: float = option(1e-20, unit="likelihood ratio", gt=0, le=1)
     """A key phrase less likely than this, against anything else, was not said."""
     language: str = option("en")

@@ -26,7 +26,7 @@ class StudentOptions(Section):
     decode: Decode = Decode()
     """As the section `decode`, which is for the student that is judged."""
     batch_ms: int | None = option(None, unit="ms", ge=1000, also_default=(BATCH_MS,))
-    """Most audio heard at once, padding included. Unset takes 30 s on a CPU and ten minutes on a GPU."""
+    """Most audio taken at once, padding included. Unset takes 30 s on a CPU and ten minutes on a GPU."""
     threads: int = option(1, unit="threads", ge=1, le=1024, pace=True)
     """CPU threads of the model."""
 

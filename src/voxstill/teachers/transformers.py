@@ -15,8 +15,8 @@ class TransformersOptions(RecognizerOptions):
     """Options of the teacher `transformers`."""
 
     batch_ms: int | None = option(None, unit="ms", ge=1000, also_default=(BATCH_MS,))
-    """Most audio heard at once, padding included. Unset takes ten minutes on a GPU; on a CPU four for a Whisper, and
-    30 s for other models, which are no faster there with more."""
+    """Most audio taken at once, padding included. Unset takes ten minutes on a GPU; on a CPU four for a Whisper, and 30
+    s for other models, which are no faster there with more."""
     language: str | None = option(MANIFEST, first_default=None)
     """Language of the audio (`en`), for a Whisper that knows many; `manifest` takes that of each utterance, and null
     detects it."""

@@ -117,28 +117,28 @@ class Filter(Section):
     max_chars_per_s: float = option(30.0, unit="characters/s", gt=0)
     """Faster labels cannot have been spoken."""
     max_repeats: int = option(4, unit="times", ge=1)
-    """A phrase of one to four words said more often than this in a row is a loop."""
+    """A phrase of one to four words repeated more often than this in a row is a loop."""
     max_compression_ratio: float = option(2.4, unit="ratio", gt=0)
     """Text that zlib shrinks more than this is a loop (Whisper's limit)."""
     max_word_characters: int = option(40, unit="characters", ge=1)
     """A longer word is a loop of syllables, or several words grown together."""
     phrases: list[str] = option([])
-    """Phrases that your teacher makes up where nothing is said, besides those that are known of Whisper: a label that
-    is nothing else is dropped."""
+    """Phrases that your teacher hallucinates in silence, besides those that are known of Whisper: a label that is
+    nothing else is dropped."""
     min_confidence: float = option(0.0, unit="probability", ge=0, le=1)
     """Labels the teacher is less sure of are dropped: the mean probability of a token, the geometric mean."""
     keep_share: float = option(1.0, unit="share", gt=0, le=1)
     """Keep this share of the labels, those the teacher is surest of; others fall by the rule `low_confidence`."""
     second_teacher: str | None = option(None)
-    """Another teacher whose finished labels lie in the same WORK, by its name or by their recipe: labels of which it
-    heard something else are dropped."""
+    """Another teacher whose finished labels lie in the same WORK, by its name or by their recipe: labels that differ
+    from its own too much are dropped."""
     max_disagreement: float = option(0.1, unit="share of words", ge=0, le=1)
-    """Labels of which the second teacher heard more words otherwise than this are dropped."""
+    """Labels that differ from those of the second teacher in more of their words than this are dropped."""
     aligner: str | None = option(None)
-    """A CTC model that says how well each label fits its audio: a student, wav2vec 2.0 or Parakeet-CTC, in a folder or
-    by its name on the Hugging Face Hub."""
+    """A CTC model that measures how well each label fits its audio: a student, wav2vec 2.0 or Parakeet-CTC, in a folder
+    or by its name on the Hugging Face Hub."""
     min_alignment: float = option(-2.0, unit="log-probability", le=0)
-    """Labels are dropped whose words the aligner hears with less log-probability to a token than this."""
+    """Labels are dropped whose words have less log-probability to a token in the aligner than this."""
     frame_ms: int = option(80, unit="ms", ge=1)
     """Length of one output frame of the student: a label with more words than frames cannot be learnt by CTC."""
 
@@ -179,8 +179,8 @@ class Demo(Section):
     """The corpus that `voxstill demo` makes for itself."""
 
     train_utterances: int = option(2200, unit="utterances", ge=10)
-    """Commands said by the voices of the training split."""
+    """Commands in the voices of the training split."""
     dev_utterances: int = option(60, unit="utterances", ge=6)
-    """Commands said by other voices, to stop training on."""
+    """Commands in other voices, to stop training on."""
     test_utterances: int = option(360, unit="utterances", ge=6)
-    """Commands said by voices that training never hears."""
+    """Commands in voices that are not in the training split."""

@@ -40,8 +40,8 @@ class Engine(Section):
     """Most audio in a chunk, so that long recordings do not outlive `engine.lease_s`. The index estimates it from the
     size of a file. A chunk ends between two recordings where it can: each chunk decodes its recordings anew."""
     in_flight: int = option(2, unit="chunks", ge=1, le=1000)
-    """Chunks handed to one worker at a time; this is the back-pressure. A teacher that hears two chunks at once is
-    handed one more."""
+    """Chunks handed to one worker at a time; this is the back-pressure. A teacher that transcribes two chunks at once
+    is handed one more."""
     attempts: int = option(3, unit="tries", ge=1, le=1_000_000)
     """A chunk that fails so often is halved, down to the one utterance at fault, which is set aside with its reason."""
     max_failed_share: float = option(0.2, unit="share", ge=0, le=1)
@@ -84,6 +84,6 @@ class Monitor(Section):
     """Folder of files for Prometheus' `file_sd_configs`: a run writes where its metrics are, and removes it at the
     end."""
     log_level: Literal["debug", "info", "warning", "error"] = option("info")
-    """Messages of this weight and above are shown; `--log-level` says the same."""
+    """Messages of this weight and above are shown; `--log-level` is the same."""
     log_format: Literal["text", "json"] = option("text")
-    """Messages are lines of text, or objects of JSON, one a line; `--log-format` says the same."""
+    """Messages are lines of text, or objects of JSON, one a line; `--log-format` is the same."""

@@ -11,7 +11,7 @@ from voxstill.core.errors import ConfigError
 
 
 class Decode(Section):
-    """How what a CTC student or a transducer hears becomes text, where it is judged and where it transcribes."""
+    """How the output of a CTC student or a transducer becomes text, in evaluation and in transcribing."""
 
     beam: int = option(1, unit="texts", ge=1, le=1024)
     """Texts followed side by side, rounded up to a power of two; 1 takes the likeliest token of each frame, and knows
@@ -28,11 +28,11 @@ class Decode(Section):
     boost: list[str] = option([])
     """Phrases to listen for, such as names, as the student writes them."""
     boost_weight: float = option(2.0, unit="nats", ge=0)
-    """Added for each word of a phrase of `boost` that is said."""
+    """Added for each word of a phrase of `boost` in the text."""
     grammar: str | None = option(None)
-    """A JSGF grammar: all that may be said. The text is the likeliest of its sentences; for CTC students."""
+    """A JSGF grammar: all sentences that are possible. The text is the likeliest of its sentences; for CTC students."""
     chunk_ms: Literal[1120, 560, 160, 80] | None = option(None, unit="ms")
-    """Audio that a streaming student hears at once: long chunks make fewer errors, short ones write sooner. Null is
+    """Audio that a streaming student takes at once: long chunks make fewer errors, short ones write sooner. Null is
     560."""
     blank_penalty: float = option(0.0, unit="nats", ge=0)
     """Taken off the log-probability of the blank in each frame: fewer words are missed, and more are inserted; for CTC

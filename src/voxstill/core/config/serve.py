@@ -31,7 +31,7 @@ class Serve(Section):
     """Requests under way have so long to be answered when the server stops."""
     partial_every_ms: int = option(240, unit="ms", ge=100, le=10_000)
     """Live audio is transcribed again this often. Shorter shows words sooner; more of them are wrong, and it costs
-    more. A streaming student hears its chunks instead."""
+    more. A streaming student takes its chunks instead."""
     min_replicas: int = option(1, unit="replicas", ge=1)
     """With `--ray`: processes that serve at least, on all machines together."""
     max_replicas: int | None = option(None, unit="replicas", ge=1)

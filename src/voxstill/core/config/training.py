@@ -56,20 +56,21 @@ class Student(Section):
     """The model to train."""
 
     task: str = option("recognition")
-    """What is to be said of an utterance: `recognition`, its words; `classes`, its class, which `student.target` names;
-    `speakers`, an embedding by which speakers are told apart, also new ones; or a task of another package."""
+    """What is predicted of an utterance: `recognition`, its words; `classes`, its class, which `student.target` names;
+    `speakers`, an embedding that distinguishes speakers, also new ones; or a task of another package."""
     target: Literal["text", "speaker", "language", "dialect", "dataset"] = option("text")
-    """For `task: classes`, what names the class of an utterance: its label, or what the manifest says of it."""
+    """For `task: classes`, what names the class of an utterance: its label, or what the manifest has of it."""
     kind: Literal["ctc", "rnnt", "tdt", "seq2seq"] = option("ctc")
-    """`ctc` says each frame by itself and is fastest; `rnnt`, a transducer, knows what it said before; `tdt` also says
-    how many frames a token lasts, and skips them; `seq2seq` is a Whisper, which needs a checkpoint."""
+    """`ctc` predicts each frame by itself and is fastest; `rnnt`, a transducer, also depends on the tokens before;
+    `tdt` also predicts how many frames a token lasts, and skips them; `seq2seq` is a Whisper, which needs a
+    checkpoint."""
     checkpoint: str | None = option(None)
     """A Hugging Face folder, or a name on the Hub, to start from: Parakeet, wav2vec 2.0, HuBERT, WavLM or
     Whisper. It decides the size, too. Null: a new student."""
     language: str | None = option(None)
     """Language of the audio, for a Whisper checkpoint that knows many: `en`, `de` or another code."""
     freeze_features: bool = option(True)
-    """The convolutions of a student that hears samples (wav2vec 2.0 and its kin) stay as the checkpoint has them."""
+    """The convolutions of a student that takes samples (wav2vec 2.0 and its kin) stay as the checkpoint has them."""
     freeze_layers: float = option(0.0, unit="share", ge=0, le=1)
     """Share of the encoder's layers that stay as they are, the lowest, with all that is beneath them; 1 is all of the
     encoder. They have no dropout then, and their BatchNorm counts nothing."""
@@ -85,8 +86,8 @@ class Student(Section):
     utterance, which harms short and noisy ones. `none`: as they are. Null: that of the checkpoint; of a new student
     `none` where it is a streaming one, `level` where it is another recogniser, else `utterance`."""
     streaming: bool = option(False)
-    """The student hears no more than `decode.chunk_ms` ahead, so it writes while it listens: a cache-aware
-    FastConformer with `kind: rnnt`. A checkpoint brings its own."""
+    """The student takes no more than `decode.chunk_ms` ahead, so it writes during speech: a cache-aware FastConformer
+    with `kind: rnnt`. A checkpoint brings its own."""
     units: Literal["auto", "word", "character", "bpe", "checkpoint"] = option("auto")
     """What the student spells with; `checkpoint` takes what the checkpoint spells with, as a Whisper
     always does. `auto` takes whole words where
@@ -146,10 +147,10 @@ class Augment(Section):
     max_snr_db: float = option(25.0, unit="dB")
     """Faintest noise."""
     tempo: float = option(0.1, unit="share", ge=0, lt=0.5)
-    """Largest change of tempo, faster or slower; students that hear samples hear another pitch with it. For
+    """Largest change of tempo, faster or slower; students that take samples get another pitch with it. For
     `student.task: speakers` it is 0 where it is not set, and `vtlp` too: that would be another voice."""
     vtlp: float = option(0.1, unit="share", ge=0, lt=0.5, formerly=("warp",))
-    """Vocal tract length perturbation: largest change of that length; not for students that hear samples."""
+    """Vocal tract length perturbation: largest change of that length; not for students that take samples."""
     time_masks: int = option(2, unit="masks", ge=0)
     """SpecAugment: stretches of time blanked."""
     time_mask_ms: int = option(200, unit="ms", ge=0)
@@ -159,7 +160,7 @@ class Augment(Section):
     mel_mask_bins: int = option(16, unit="bins", ge=0)
     """SpecAugment: widest band."""
     run_prob: float = option(0.0, unit="probability", ge=0, le=1)
-    """Share of utterances of which only a random run of words is heard, where the word times are known."""
+    """Share of utterances of which only a random run of words is taken, where the word times are known."""
     spec_augment_start: float = option(0.4, unit="share", ge=0, le=1, formerly=("masks_from",))
     """SpecAugment starts after this share of the training."""
 
@@ -172,7 +173,7 @@ class TrainingCorpus(Section):
     shards: str | None = option(None)
     """Their recipe, or the teacher of their labels, where there are several: `reference` for human texts."""
     dataset: str | None = option(None)
-    """Data set that all its utterances count as, for `plan.weights`; unset, what the manifest says."""
+    """Data set that all its utterances count as, for `plan.weights`; unset, that of the manifest."""
 
 
 class Distill(Section):
@@ -250,8 +251,8 @@ class Train(Section):
     distill: Distill = Distill()
     """Learn the outputs and the hidden layers of a finished model beside the labels."""
     consistency: float = option(0.0, unit="weight", ge=0)
-    """Above 0 a CTC student hears each batch twice, with other noise and masks, and is to say the same: CR-CTC, 0.2 in
-    its paper. A step takes twice as long."""
+    """Above 0 a CTC student takes each batch twice, with other noise and masks, and is to predict the same: CR-CTC, 0.2
+    in its paper. A step takes twice as long."""
     auxiliary_ctc: float = option(0.3, unit="weight", ge=0)
     """Weight of what a CTC student would learn beside the loss of a transducer; it teaches the encoder to listen."""
     ascending_share: float = option(0.15, unit="share", ge=0, le=1)
@@ -325,14 +326,15 @@ class Pretrain(Section):
     """How a model learns from audio alone; steps, learning rate and checkpoints are those of `train`."""
 
     method: Literal["wav2vec2", "best_rq"] = option("wav2vec2")
-    """`wav2vec2` tells hidden frames from others of the utterance and makes its code book as it learns; `best_rq` says
-    the codes of a random one, is cheaper, and makes the encoder of a `ctc`, `rnnt` or `tdt` student."""
+    """`wav2vec2` distinguishes masked frames from others of the utterance and makes its code book as it learns;
+    `best_rq` predicts the codes of a random one, is cheaper, and makes the encoder of a `ctc`, `rnnt` or `tdt`
+    student."""
     size: Literal["tiny", "base", "large"] = option("base")
     """Of a new wav2vec 2.0: 1.0, 95 or 317 million parameters. For `best_rq` it is `student.size` that counts."""
     checkpoint: str | None = option(None)
     """A Hugging Face folder, or a name on the Hub, to start from: wav2vec 2.0, or a Parakeet for `best_rq`."""
     crop_ms: int = option(15_600, unit="ms", ge=100)
-    """Of a longer utterance so much is heard at a time, each epoch another stretch."""
+    """Of a longer utterance so much is taken at a time, each epoch another stretch."""
     mask_prob: float | None = option(None, unit="share", gt=0, le=1)
     """Share of the frames that spans would hide if none lay over another. Null: 0.65, or 0.4 for `best_rq`."""
     mask_ms: int | None = option(None, unit="ms", ge=20)
@@ -340,7 +342,7 @@ class Pretrain(Section):
     min_masks: int = option(2, unit="spans", ge=1)
     """As much as so many spans is hidden of every utterance; those too short for it are left out, with a count."""
     negatives: int = option(100, unit="frames", ge=1)
-    """Hidden frames of the same utterance that a hidden frame is to be told from."""
+    """Masked frames of the same utterance that a masked frame is to be distinguished from."""
     diversity_weight: float = option(0.1, unit="weight", ge=0)
     """How much it counts that all codes are used."""
     max_temperature: float = option(2.0, gt=0)
