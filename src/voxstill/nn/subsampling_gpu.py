@@ -21,6 +21,7 @@ from voxstill.nn.linear_gpu import (
     product,
     weight_gradient,
 )
+from voxstill.nn.mel import Counts
 from voxstill.nn.triton_launch import launch
 
 if TYPE_CHECKING:
@@ -43,18 +44,18 @@ def subsampling(module: ParakeetEncoderSubsamplingConv2D, features_BFD: Tensor, 
     """A `ParakeetEncoderSubsamplingConv2D` in training: features (B, F, D) and their frames (B,) to (B, F', E)."""
     first, *others = (layer for layer in module.layers if isinstance(layer, nn.Conv2d))
     dtype = compute_dtype(features_BFD)
-    frames_B = (frames_B - 1) // 2 + 1
+    frames_B = _half(frames_B)
     with torch.autocast(features_BFD.device.type, enabled=False):
         x_BFHC = _First.apply(features_BFD.contiguous(), first.weight, first.bias, dtype)  # type: ignore[no-untyped-call]
         for depthwise, pointwise in zip(others[::2], others[1::2], strict=True):
             of_convolutions = (depthwise.weight, depthwise.bias, pointwise.weight, pointwise.bias)
             x_BFHC = _Separable.apply(x_BFHC, frames_B, *of_convolutions)  # type: ignore[no-untyped-call]
-            frames_B = (frames_B - 1) // 2 + 1
+            frames_B = _half(frames_B)
         out_BFE: Tensor = _Output.apply(x_BFHC, module.linear.weight, module.linear.bias)  # type: ignore[no-untyped-call]
     return out_BFE
 
 
-def _half(number: int) -> int:
+def _half(number: Counts) -> Counts:
     return (number + 1) // 2
 
 

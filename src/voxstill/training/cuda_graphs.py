@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from voxstill.core.config import Train
 from voxstill.core.errors import ConfigError
+from voxstill.nn.log_mel import frame_mask, output_frames
 
 if TYPE_CHECKING:
     from torch.cuda import _POOL_HANDLE
@@ -170,9 +171,8 @@ class _GraphedEncoder:
             return self._model._plain(input_features, attention_mask, **kwargs)
         num, frames = attention_mask.shape
         hidden_BFE = self._hidden(*padded(input_features, attention_mask))
-        out_frames = int(self._encoder._get_subsampling_output_length(torch.tensor(frames)))
-        out_mask_BF = self._encoder._get_output_attention_mask(attention_mask, target_length=out_frames)
-        hidden_BFE = hidden_BFE[:num, :out_frames]
+        out_mask_BF = frame_mask(output_frames(attention_mask.sum(-1)), output_frames(frames))
+        hidden_BFE = hidden_BFE[:num, : output_frames(frames)]
         return ParakeetEncoderModelOutput(last_hidden_state=hidden_BFE, attention_mask=out_mask_BF.int())
 
     def _hidden(self, features_BFD: Tensor, mask_BF: Tensor) -> Tensor:
