@@ -5,7 +5,6 @@ Decoding is greedy, or a beam search with a language model and phrases.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,36 +72,38 @@ def decode_batch(
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
     frame_logits_BFV = students.frame_logits(model, encoded_BFP, tokenizer.blank_id).float()
+    network = _Transducer(model)
     return decode_transducer(
         encoded_BFP.float().cpu().numpy(),
         out_B.tolist(),
         search,
-        predict=functools.partial(_predict, model),
-        joint=functools.partial(_joint, model),
+        predict=network.predict,
+        joint=network.joint,
         durations=students.durations(model),
         frame_log_probs=frame_logits_BFV.log_softmax(-1).cpu().numpy(),
         **common,
     )
 
 
-def _predict(
-    model: PreTrainedModel, tokens_BU: NDArray[np.int64], memory: transducer.Memory | None
-) -> tuple[NDArray[np.float32], transducer.Memory]:
-    """The predictor of a transducer in torch as decoding calls it."""
-    device, dtype = model.device, model.dtype
-    before = None if memory is None else tuple(torch.from_numpy(array).to(device, dtype) for array in memory)
-    states_BUP, (hidden, cell) = students.predict(model, torch.from_numpy(tokens_BU).to(device), before)  # type: ignore[arg-type]
-    return _as_numpy(states_BUP), (_as_numpy(hidden), _as_numpy(cell))
+class _Transducer:
+    """The predictor and the joint of a transducer in torch as decoding calls them: arrays in, arrays out."""
 
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model, self._device, self._dtype = model, model.device, model.dtype  # looked up among all weights
 
-def _joint(
-    model: PreTrainedModel, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """The joint of a transducer in torch as decoding calls it."""
-    encoded, predicted = (
-        torch.from_numpy(array).to(model.device, model.dtype)[:, None, None] for array in (encoded_NE, predicted_NP)
-    )
-    return _as_numpy(students.joint(model, encoded, predicted)[:, 0, 0])
+    def predict(
+        self, tokens_BU: NDArray[np.int64], memory: transducer.Memory | None
+    ) -> tuple[NDArray[np.float32], transducer.Memory]:
+        before = None if memory is None else (self._tensor(memory[0]), self._tensor(memory[1]))
+        tokens = torch.from_numpy(tokens_BU).to(self._device)
+        states_BUP, (hidden, cell) = students.predict(self._model, tokens, before)
+        return _as_numpy(states_BUP), (_as_numpy(hidden), _as_numpy(cell))
+
+    def joint(self, encoded_NE: NDArray[np.float32], predicted_NP: NDArray[np.float32]) -> NDArray[np.float32]:
+        return _as_numpy(students.joint(self._model, self._tensor(encoded_NE), self._tensor(predicted_NP)))
+
+    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(array).to(self._device, self._dtype)
 
 
 def _as_numpy(tensor: Tensor) -> NDArray[np.float32]:
@@ -184,11 +185,12 @@ class StreamingModel(FrameModel):
         self.model.encoder.config.default_num_lookahead_tokens = lookahead(self.chunk_ms)
         self._encoder = ChunkEncoder(self.model, self.chunk_ms)
         assert isinstance(self._frontend, LogMelFrontend)
+        network = _Transducer(self.model)
         decoder = StreamDecoder(
             self._encode,
             _as_cache(self._encoder.start(1)),
-            functools.partial(_predict, self.model),
-            functools.partial(_joint, self.model),
+            network.predict,
+            network.joint,
             chunk_ms=self.chunk_ms,
             num_mels=self._frontend.log_mel.num_mels,
             pieces=self.vocabulary.pieces,

@@ -36,8 +36,9 @@ class RecognizerOptions(Section):
     """Branch, tag or commit of a name on the Hub."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("auto")
     """Numbers it computes with; `auto` takes bfloat16 on a GPU and float32 on a CPU."""
-    batch_ms: int | None = option(BATCH_MS, unit="ms", ge=1000)
-    """Most audio taken at once, padding included; null takes what keeps the device busy."""
+    batch_ms: int | None = option(None, unit="ms", ge=1000, also_default=(BATCH_MS,))
+    """Most audio taken at once, padding included. Unset takes ten minutes on a GPU; on a CPU four for a Whisper, and 30
+    s for other models, which are no faster there with more."""
     language: str | None = option(None)
     """Language of the audio (`en`), for a Whisper that knows many; unset, it finds out for each clip."""
     max_new_tokens: int | None = option(None, unit="tokens", ge=1)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from voxstill.decoding.fusion import Fusion
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 Memory = tuple[Floats, Floats]
 """Hidden state and cell of the predictor's LSTM, (L, B, H) each."""
 Predict = Callable[[NDArray[np.int64], Memory | None], tuple[Floats, Memory]]
@@ -25,6 +27,8 @@ Joint = Callable[[Floats, Floats], Floats]
 """Encoder frames (N, E) and as many predictor states (N, P) to logits (N, V)."""
 MAX_SYMBOLS = 10
 """The most tokens that are emitted in one frame."""
+WINDOWS = 4, 16
+"""Frames for which the joint is computed at once: after a token, and at most. The latter doubles from the former."""
 MIN_ALIGNMENT = -4.0
 """Log-probability a token below which frames without the predictor do not say when tokens are spoken."""
 
@@ -79,39 +83,58 @@ def greedy_tokens(
     """The tokens of `greedy`, and the predictor's state after them.
 
     `state` is that after the frames before these; None where there are none. Frames are counted from the first of
-    these.
+    these. Between two tokens the predictor's state stays, so the joint is computed for a window of frames at once,
+    which grows while they are blank (Bataev et al. 2024, "Label-Looping", loops over tokens instead of frames too).
     """
     num, num_frames_B = len(encoded_BFE), np.array(frames_B, np.int64)
     tokens: list[list[Token]] = [[] for _ in range(num)]
     frame_B, num_symbols_B = np.zeros(num, np.int64), np.zeros(num, np.int64)
-    index_B, last = np.arange(num), max(encoded_BFE.shape[1] - 1, 0)
+    window_B = np.full(num, WINDOWS[0])
     if state is None:
         predicted_BUP, memory = predict(np.full((num, 1), blank_id), None)
         state = PredictorState(predicted_BUP[:, 0], *memory)
-    predicted_BP, memory = state.predicted_BP, (state.hidden_LBH, state.cell_LBH)
-    while (active_B := frame_B < num_frames_B).any():
-        logits_BV = joint(encoded_BFE[index_B, np.minimum(frame_B, last)], predicted_BP)
-        logprob_BV = log_softmax(logits_BV[:, : blank_id + 1])
-        best_B = logprob_BV.argmax(-1)
-        emits_B = active_B & (best_B != blank_id)
-        num_symbols_B = np.where(emits_B, num_symbols_B + 1, 0)
-        must_advance_B = ~emits_B | (num_symbols_B >= MAX_SYMBOLS)
+    state = PredictorState(*(array.copy() for array in state))
+    while len(row_A := np.flatnonzero(frame_B < num_frames_B)):
+        size_A = np.minimum(window_B[row_A], num_frames_B[row_A] - frame_B[row_A])
+        row_N, first_A = np.repeat(row_A, size_A), np.cumsum(size_A) - size_A
+        frame_N = frame_B[row_N] + np.arange(len(row_N)) - np.repeat(first_A, size_A)
+        logits_NV = joint(encoded_BFE[row_N, frame_N], state.predicted_BP[row_N])
+        best_N = logits_NV[:, : blank_id + 1].argmax(-1)
+        duration_N = np.zeros(len(row_N), np.int64)
         if durations:
-            advance_B = np.array(durations)[logits_BV[:, blank_id + 1 :].argmax(-1)]
-            advance_B = np.where(must_advance_B, np.maximum(advance_B, 1), advance_B)
-        else:
-            advance_B = must_advance_B.astype(np.int64)
-        for b in np.flatnonzero(emits_B).tolist():
-            frame, best = int(frame_B[b]), int(best_B[b])
-            end = min(frame + max(int(advance_B[b]), 1), int(num_frames_B[b]))
-            tokens[b].append(Token(best, frame, end, logprob_BV[b, best : best + 1]))
-        frame_B, num_symbols_B = frame_B + advance_B, np.where(advance_B > 0, 0, num_symbols_B)
-        if emits_B.any():
-            next_BUP, next_memory = predict(best_B[:, None], memory)
-            predicted_BP = np.where(emits_B[:, None], next_BUP[:, 0], predicted_BP)
-            hidden, cell = (np.where(emits_B[:, None], new, old) for new, old in zip(next_memory, memory, strict=True))
-            memory = hidden, cell
-    return tokens, PredictorState(predicted_BP, *memory)
+            duration_N = np.array(durations)[logits_NV[:, blank_id + 1 :].argmax(-1)]
+        passed_A = _blanks(best_N == blank_id, duration_N, first_A, size_A)
+        frame_B[row_A] += passed_A
+        num_symbols_B[row_A[passed_A > 0]] = 0
+        emits_A = passed_A < size_A
+        window_B[row_A] = np.where(emits_A, WINDOWS[0], np.minimum(2 * window_B[row_A], WINDOWS[1]))
+        if not emits_A.any():
+            continue
+        row_E, at_E = row_A[emits_A], (first_A + passed_A)[emits_A]
+        num_symbols_B[row_E] += 1
+        advance_E = np.maximum(duration_N[at_E], num_symbols_B[row_E] >= MAX_SYMBOLS)
+        end_E = np.minimum(frame_B[row_E] + np.maximum(advance_E, 1), num_frames_B[row_E])
+        logprob_EV = log_softmax(logits_NV[at_E, : blank_id + 1])
+        logprob_E1 = np.take_along_axis(logprob_EV, best_N[at_E, None], 1)
+        emitted = (row_E, best_N[at_E], frame_B[row_E], end_E)
+        for b, best, frame, end, logprob_1 in zip(*(array.tolist() for array in emitted), logprob_E1, strict=True):
+            tokens[b].append(Token(best, frame, end, logprob_1))
+        frame_B[row_E] += advance_E
+        num_symbols_B[row_E[advance_E > 0]] = 0
+        predicted_E1P, memory = predict(best_N[at_E, None], (state.hidden_LBH[:, row_E], state.cell_LBH[:, row_E]))
+        state.predicted_BP[row_E], state.hidden_LBH[:, row_E], state.cell_LBH[:, row_E] = predicted_E1P[:, 0], *memory
+    return tokens, state
+
+
+def _blanks(is_blank_N: Bools, duration_N: Ints, first_A: Ints, size_A: Ints) -> Ints:
+    """Frames (A,) from the first of a window to its first token that is no blank, or past its end without one."""
+    is_blank, duration, passed = is_blank_N.tolist(), duration_N.tolist(), []
+    for first, size in zip(first_A.tolist(), size_A.tolist(), strict=True):
+        offset = 0
+        while offset < size and is_blank[first + offset]:
+            offset += max(duration[first + offset], 1)
+        passed.append(offset)
+    return np.array(passed, np.int64)
 
 
 def beam(

@@ -7,9 +7,9 @@ import dataclasses
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -38,6 +38,8 @@ PROPERTIES: tuple[Property, ...] = get_args(Property)
 """What error rates are broken down by."""
 FIELDS = (*PROPERTIES, "language")
 """What is known of an utterance, by which its errors can be broken down."""
+PART_MS = 1_200_000
+"""Of audio held at once: two batches of a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,23 +136,26 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
     """Transcribe utterances with a student; return error rates with intervals, by property, and its speed."""
     student = recognizer.student(cfg.decode, target)
     student.load()
-    audio, unread = read_audio(cfg, judged)
-    measured = {row.id: row for row, _ in audio}
-    judged = [measured.get(row.id, row) for row in judged]
     decode_s = 0.0
     texts: dict[str, str] = {}
-    with Progress("evaluate", len(audio), "utterances") as bar:
-        for start in range(0, len(audio), 64):
-            chunk = audio[start : start + 64]
+    unread: dict[str, str] = {}
+    measured: dict[str, Utterance] = {}
+    with Progress("evaluate", len(judged), "utterances") as bar:
+        for part in audio_parts(cfg, judged):
             begin = time.perf_counter()
-            hypotheses = student.transcribe_batch([samples_T for _, samples_T in chunk], [row.id for row, _ in chunk])
+            hypotheses = student.transcribe_batch(
+                [samples_T for _, samples_T in part.audio], [row.id for row, _ in part.audio]
+            )
             decode_s += time.perf_counter() - begin
+            measured |= {row.id: row for row, _ in part.audio}
             texts |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses if hypothesis.error is None}
+            unread |= part.unread
             unread |= {hypothesis.id: hypothesis.error for hypothesis in hypotheses if hypothesis.error is not None}
-            bar.advance(len(chunk))
+            bar.advance(len(part.audio) + len(part.unread))
+    judged = [measured.get(row.id, row) for row in judged]
     warnings = unread_warnings(unread, len(judged))
     errors = error_figures(cfg, judged, texts)
-    audio_s = sum(utterance.duration_ms for utterance, _ in audio) / 1000
+    audio_s = sum(utterance.duration_ms for utterance in measured.values()) / 1000
     return StudentFigures(
         model=target,
         split=cfg.evaluate.split,
@@ -205,24 +210,43 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     )
 
 
-def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> tuple[list[tuple[Utterance, Samples]], dict[str, str]]:
-    """Read the samples of utterances; return those that can be read, and the reasons of the others by id.
+class AudioPart(NamedTuple):
+    """Utterances with their samples, and the reasons of those that cannot be read by id."""
+
+    audio: list[tuple[Utterance, Samples]]
+    unread: dict[str, str]
+
+
+def read_audio(cfg: Config, utterances: Sequence[Utterance]) -> AudioPart:
+    """Read the samples of utterances, all at once: of few."""
+    whole = AudioPart([], {})
+    for part in audio_parts(cfg, utterances):
+        whole.audio.extend(part.audio)
+        whole.unread.update(part.unread)
+    return whole
+
+
+def audio_parts(cfg: Config, utterances: Sequence[Utterance]) -> Iterator[AudioPart]:
+    """Read the samples of utterances; yield some `PART_MS` of them at a time, and every utterance once.
 
     A silent file is as many zeros as it has samples.
     """
-    audio: list[tuple[Utterance, Samples]] = []
-    unread: dict[str, str] = {}
+    part, part_ms = AudioPart([], {}), 0
     reading = read_utterances.reading(cfg)
     for utterance, samples_T in read_utterances.samples(utterances, reading.cache, contents=reading.contents):
         if isinstance(samples_T, SilentError):
-            audio.append(_silence(utterance, samples_T.num_samples))
+            part.audio.append(_silence(utterance, samples_T.num_samples))
         elif isinstance(samples_T, VoxstillError):
-            unread[utterance.id] = samples_T.what
+            part.unread[utterance.id] = samples_T.what
         elif not len(samples_T):
-            unread[utterance.id] = "not indexed"
+            part.unread[utterance.id] = "not indexed"
         else:
-            audio.append((utterance, samples_T))
-    return audio, unread
+            part.audio.append((utterance, samples_T.copy()))  # a slice would hold the whole recording
+        part_ms += utterance.duration_ms
+        if part_ms >= PART_MS:
+            yield part
+            part, part_ms = AudioPart([], {}), 0
+    yield part
 
 
 def _silence(utterance: Utterance, num_samples: int) -> tuple[Utterance, Samples]:

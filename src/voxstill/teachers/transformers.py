@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from voxstill.core.config import Section, option
-from voxstill.decoding.options import BATCH_MS, RecognizerOptions
+from voxstill.decoding.options import RecognizerOptions
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of, transcription
 
@@ -14,9 +14,6 @@ from voxstill.teachers.teacher import MANIFEST, Clip, Transcription, language_of
 class TransformersOptions(RecognizerOptions):
     """Options of the teacher `transformers`."""
 
-    batch_ms: int | None = option(None, unit="ms", ge=1000, also_default=(BATCH_MS,))
-    """Most audio taken at once, padding included. Unset takes ten minutes on a GPU; on a CPU four for a Whisper, and 30
-    s for other models, which are no faster there with more."""
     language: str | None = option(MANIFEST, first_default=None)
     """Language of the audio (`en`), for a Whisper that knows many; `manifest` takes that of each utterance, and null
     detects it."""
