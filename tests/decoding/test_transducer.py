@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from voxstill.decoding import fusion, transducer
+from voxstill.decoding import fusion, transducer, transducer_beam
 from voxstill.decoding.transducer import Floats, Memory
 
 PIECES = ["▁one", "▁two", "teen"]
@@ -52,7 +54,24 @@ class Tiny:
         inputs = self.encoded_BFE, frames_B
         if fused is None:
             return [hypothesis.token_ids for hypothesis in transducer.greedy(*inputs, **named)]
-        return [hypothesis.token_ids for hypothesis in transducer.beam(*inputs, width=width, fusion=fused, **named)]
+        return [
+            hypothesis.token_ids for hypothesis in transducer_beam.beam(*inputs, width=width, fusion=fused, **named)
+        ]
+
+    def walk(self, encoded_FE: Floats) -> list[tuple[int, int]]:
+        """The likeliest token of each frame and text, one after another, with its frame."""
+        frame, num_symbols, tokens = 0, 0, list[tuple[int, int]]()
+        while frame < len(encoded_FE):
+            states, _ = self.predict(np.array([[BLANK, *(token for token, _ in tokens)]]), None)
+            logits_V = self.joint(encoded_FE[frame], states[0, -1])
+            best = int(logits_V[: BLANK + 1].argmax())
+            if best != BLANK:
+                tokens.append((best, frame))
+                num_symbols += 1
+            least = int(best == BLANK or num_symbols >= transducer.MAX_SYMBOLS)
+            on = max(self.durations[logits_V[BLANK + 1 :].argmax()], least) if self.durations else least
+            frame, num_symbols = frame + on, 0 if on else num_symbols
+        return tokens
 
     def totals(self, encoded_FE: Floats) -> dict[tuple[int, ...], float]:
         """Every text with the logarithm of its probability, one way after another."""
@@ -69,7 +88,7 @@ class Tiny:
                 ways = list(zip(self.durations, passing_D.tolist(), strict=True)) or [(int(token == BLANK), 0.0)]
                 for duration, passing in ways:
                     on = duration
-                    if token == BLANK or num_symbols + 1 >= transducer.MAX_SYMBOLS:
+                    if token == BLANK or num_symbols + 1 >= transducer_beam.MAX_SYMBOLS:
                         on = max(duration, 1)
                     longer = text if token == BLANK else (*text, token)
                     walk(frame + on, 0 if on else num_symbols + 1, longer, weight + float(token_V[token]) + passing)
@@ -91,7 +110,7 @@ def weight(fused: fusion.Fusion, tokens: tuple[int, ...]) -> float:
 def test_a_wide_beam_finds_what_an_exhaustive_search_finds(
     monkeypatch: pytest.MonkeyPatch, durations: Sequence[int], boosted: bool
 ) -> None:
-    monkeypatch.setattr(transducer, "MAX_SYMBOLS", 2)  # else there are too many texts to try all
+    monkeypatch.setattr(transducer_beam, "MAX_SYMBOLS", 2)  # else there are too many texts to try all
     fused = (
         fusion.fusion(PIECES, boost=["twoteen one", "one one"], boost_weight=2.0) if boosted else fusion.fusion(PIECES)
     )
@@ -114,13 +133,41 @@ def test_a_beam_of_one_on_confident_output_gives_the_greedy_text(durations: Sequ
     assert same >= 19  # one way of a text may be the likeliest although another text is
 
 
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+@given(seed=st.integers(0, 10_000), frames_B=st.lists(st.integers(0, 25), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=30)
+def test_a_greedy_text_is_that_of_a_walk_through_the_frames(
+    durations: Sequence[int], seed: int, frames_B: list[int]
+) -> None:
+    tiny, draw = Tiny(seed, durations), np.random.default_rng(seed)
+    tiny.out[:, BLANK] += draw.uniform(0, 3)
+    tiny.encoded_BFE = draw.normal(0, 2, (len(frames_B), 25, 5)).astype(np.float32)
+    texts, _ = transducer.greedy_tokens(
+        tiny.encoded_BFE, frames_B, None, predict=tiny.predict, joint=tiny.joint, blank_id=BLANK, durations=durations
+    )
+    for tokens, frames, encoded_FE in zip(texts, frames_B, tiny.encoded_BFE, strict=True):
+        assert [(token.id, token.start) for token in tokens] == tiny.walk(encoded_FE[:frames])
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+@pytest.mark.parametrize("boosted", [False, True])
+def test_a_beam_does_not_depend_on_the_batch(durations: Sequence[int], boosted: bool) -> None:
+    fused = fusion.fusion(PIECES, boost=["one one"] if boosted else [], boost_weight=2.0)
+    for seed in range(10):
+        tiny, draw = Tiny(seed, durations), np.random.default_rng(seed)
+        tiny.encoded_BFE = draw.normal(0, 2, (2, 12, 5)).astype(np.float32)
+        texts = tiny.decode([12, 7], 4, fused)
+        tiny.encoded_BFE = tiny.encoded_BFE[::-1]
+        assert tiny.decode([7, 12], 4, fused) == texts[::-1]
+
+
 def test_no_frames_are_no_words() -> None:
     assert Tiny(0, ()).decode([0, 0], 4, fusion.fusion(PIECES)) == [(), ()]
 
 
 def test_times_lie_in_order() -> None:
     tiny = Tiny(3, (0, 1, 2))
-    hypotheses = transducer.beam(
+    hypotheses = transducer_beam.beam(
         tiny.encoded_BFE,
         [3, 3],
         width=8,
@@ -174,7 +221,7 @@ def test_words_are_where_the_frames_alone_say_if_these_know_them(width: int) -> 
     inputs = encoded_BFE, [12, 12]
     if width > 1:
         named |= {"width": width, "fusion": fusion.fusion(PIECES, None, 0.0, 0.0, [], 0.0)}
-    known, unknown = (transducer.greedy if width == 1 else transducer.beam)(*inputs, **named)
+    known, unknown = (transducer.greedy if width == 1 else transducer_beam.beam)(*inputs, **named)
     assert known.text == unknown.text == "one two"
     assert [(word.start_ms, word.end_ms) for word in known.words] == [(320, 480), (720, 800)]
     assert [(word.start_ms, word.end_ms) for word in unknown.words] == [(0, 80), (0, 80)]

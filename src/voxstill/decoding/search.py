@@ -195,5 +195,7 @@ def decode_transducer(
         **{"ids": ids, "pieces": pieces, "blank_id": blank_id, "frame_ms": frame_ms, "pauses": pauses},
     }
     if isinstance(search, BeamSearch):
-        return transducer.beam(encoded_BFE, frames_B, width=search.width, fusion=search.fusion, **common)
+        from voxstill.decoding import transducer_beam  # compiled code, which greedy decoding does not need
+
+        return transducer_beam.beam(encoded_BFE, frames_B, width=search.width, fusion=search.fusion, **common)
     return transducer.greedy(encoded_BFE, frames_B, **common)
