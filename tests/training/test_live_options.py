@@ -26,6 +26,7 @@ from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import control, optim
 from voxstill.training.budget import Budget
+from voxstill.training.summary import Segment
 from waiting import until
 
 STEPS = 12
@@ -123,8 +124,7 @@ def lrs_of(cfg: Config, changes: list[dict[str, Any]], last: int) -> list[float]
     left = list(changes)
     for step in range(last):
         while left and left[0]["step"] <= step:
-            values = {name.removeprefix("train."): after for name, (_, after) in left[0]["changed"].items()}
-            cfg = control.with_options(cfg, values)
+            cfg = control.with_segment(cfg, Segment(step, left[0]["changed"]))
             budget = budget.changed(cfg.train, step, 0.0)
             left.pop(0)
         rates.append(optim.lr_at(budget.progress(step, 0.0), cfg.train))
@@ -169,6 +169,8 @@ def test_a_budget_that_is_not_changed_counts_to_the_same_bits(total: int, step: 
 @pytest.mark.parametrize(
     ("override", "what", "fix"),
     [
+        ("monitor.log_level=loud", "option `monitor.log_level` cannot be", "give"),
+        ("monitor.port=9", "cannot change `monitor.port`", "a new training"),
         ("train.lr=1e-4", "a running training cannot change `train.lr`", "`train.lr_factor`"),
         ("train.devices=2", "cannot change `train.devices`", "--continue EXP --set train.devices="),
         ("plan.budget_ms=900", "cannot change `plan.budget_ms`", "--continue EXP --set plan.budget_ms="),
@@ -252,7 +254,7 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
 
     def act() -> None:
         until(lambda: num_steps(run) >= 4)
-        ask(run, *wanted)
+        ask(run, *wanted, "monitor.log_level=debug")
 
     with meanwhile(act):
         train_ranks(work, run, *overrides, LONG, ranks=2)
@@ -264,6 +266,7 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
         "train.lr_factor": 0.5,
         "train.log_every": 3,
         "train.loader_workers": 1,
+        "monitor.log_level": "debug",
     }
     summary = json.loads(run.summary.read_text())
     assert (summary["steps"], summary["segments"]) == (40, [change])
@@ -274,7 +277,7 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
     assert [row["lr"] for row in rows] == [rates[row["step"] - 1] for row in rows]
     told = status(run)
     assert (told.asked_at, told.refused, told.since, told.running) == (change["requested_at"], None, step, False)
-    assert told.train["steps"] == 40
+    assert (told.train["steps"], told.log_level) == (40, "debug")
     [answer] = [row["control"] for row in rows if "control" in row]
     assert answer == {"asked_at": change["requested_at"], "since": step}
     assert f"control: from step {step} on: `train.steps` 100000 -> 40" in run.log.read_text()

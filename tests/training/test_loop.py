@@ -119,12 +119,7 @@ def test_the_mean_of_the_best_checkpoints_is_saved_and_a_resumed_run_saves_the_s
     for name, value in weights(runs[0]).items():
         if value.is_floating_point():
             assert torch.allclose(value, (first[name] + second[name]) / 2, atol=1e-6)
-    (six,) = runs[1].checkpoints.glob("*step=6")
-    for folder in runs[1].checkpoints.glob("epoch=*"):  # as if it had been killed after step 6
-        if int(folder.name.rpartition("=")[2]) > 6:
-            shutil.rmtree(folder)
-    runs[1].last.unlink()
-    runs[1].last.symlink_to(six.name)
+    resume_at(runs[1], 6)
     train_once(str(work), str(runs[1].path), *few)
     assert same(weights(runs[0]), weights(runs[1]))
 
@@ -236,6 +231,42 @@ def test_two_uneven_ranks_that_accumulate_have_the_gradient_of_one_process(work:
         assert one.keys() == two.keys()
         assert float(torch.nn.utils.get_total_norm(one.values())) > 0.1
         assert distance([*one.values()], [two[name] for name in one]) < 1e-6  # measured: 7e-8
+
+
+def resume_at(run: RunDir, step: int) -> None:
+    """Remove the checkpoints after a step, as if the training had been killed then."""
+    for folder in run.checkpoints.glob("epoch=*"):
+        if int(folder.name.rpartition("=")[2]) > step:
+            shutil.rmtree(folder)
+    (newest,) = run.checkpoints.glob(f"*step={step}")
+    run.last.unlink()
+    run.last.symlink_to(newest.name)
+
+
+def test_a_checkpoint_is_trained_on_with_dropout_from_the_first_step_and_after_a_resume(
+    work: Path, tmp_path: Path
+) -> None:
+    folder = write_waveform_checkpoint(tmp_path / "checkpoint", "Wav2Vec2")
+    few = [f"student.checkpoint={folder}", "train.steps=4", "train.validate_every=2", "train.keep_every=2"]
+    runs = [RunDir(tmp_path / name) for name in ("without", "with", "resumed")]
+    for run, dropout in zip(runs, (0.0, 0.5, 0.5), strict=True):
+        train_once(str(work), str(run.path), *few, f"student.dropout={dropout}")
+    losses = [figures(run)[0]["loss"] for run in runs]
+    assert losses[0] != losses[1] == losses[2]
+    resume_at(runs[2], 2)
+    train_once(str(work), str(runs[2].path), *few, "student.dropout=0.5")
+    assert same(weights(runs[1]), weights(runs[2]))
+
+
+def test_a_whisper_is_drawn_to_the_layers_of_its_teacher(work: Path, tmp_path: Path) -> None:
+    folder = write_whisper_checkpoint(tmp_path / "checkpoint", ["ba du ko mi"])
+    of_teacher = [f"train.distill.checkpoint={folder}", "train.distill.layers={1: 1}"]
+    overrides = [f"student.checkpoint={folder}", "student.kind=seq2seq", "plan.budget_ms=60000", *of_teacher]
+    run = RunDir(tmp_path / "run")
+    train_once(str(work), str(run.path), *overrides, "train.steps=2")
+    rows = [row for row in figures(run) if "loss" in row]
+    assert len(rows) == 2
+    assert all(math.isfinite(row["loss"]) for row in rows)
 
 
 @pytest.mark.slow

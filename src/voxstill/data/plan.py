@@ -160,20 +160,23 @@ def plan(
     sampling_rate: SamplingRate | None = None,
     tempo_N: Tempos | None = None,
     ascending: bool = False,
+    is_frame_synchronous: bool = True,
 ) -> EpochPlan:
     """Plan one epoch: every usable utterance in a batch, no batch above the budget, as many batches in each step.
 
     Dropped, with a count: `empty` utterances (no audio, or no tokens where `num_tokens` is known), those
     `longer_than_a_batch`, `longer_than_is_heard` (than `max_duration_ms`), and `too_short_for_ctc`: fewer output frames
-    (`num_frames`) than tokens and `equal_neighbours` (pairs of equal tokens, which CTC separates by a blank). Equal
-    arguments give equal plans; another `epoch` is another shuffle. `ascending` puts short steps first, else their order
-    is random; where `cfg.layout` is `remote` (and `shard_of` is known), it is so within a window, which holds few
-    shards. `sampling_rate` is at least 1 for each row; a fractional one is met in the mean of the epochs. `tempo_N`
-    multiplies lengths in this epoch, and budgets hold for the result. DataError where nothing is left.
+    (`num_frames`) than tokens and `equal_neighbours` (pairs of equal tokens, which CTC separates by a blank), unless
+    the student is not `is_frame_synchronous`. Equal arguments give equal plans; another `epoch` is another shuffle.
+    `ascending` puts short steps first, else their order is random; where `cfg.layout` is `remote` (and `shard_of` is
+    known), it is so within a window, which holds few shards. `sampling_rate` is at least 1 for each row; a fractional
+    one is met in the mean of the epochs. `tempo_N` multiplies lengths in this epoch, and budgets hold for the result.
+    DataError where nothing is left.
     """
     recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
     durations_ms = _with_tempo(recorded_ms, tempo_N)
-    rows, dropped = _usable(durations_ms, num_tokens, cfg, num_frames, max_duration_ms, equal_neighbours)
+    available = num_frames if is_frame_synchronous else None
+    rows, dropped = _usable(durations_ms, num_tokens, cfg, available, max_duration_ms, equal_neighbours)
     if not len(rows):
         raise _nothing_left(len(durations_ms), dropped)
     random = np.random.default_rng([seed, epoch])

@@ -38,7 +38,7 @@ class TrainingControlResult(Result):
         for job in self.jobs:
             state = "running" if job.running else "ended"
             lines += ["", f"training: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
-            lines.append(f"  train: {json.dumps(job.train)}")
+            lines += [f"  train: {json.dumps(job.train)}", f"  log level: {job.log_level}"]
             if job.refused:
                 lines.append(
                     f"  refused what was asked for at {job.asked_at}: {job.refused}; a new request replaces it"

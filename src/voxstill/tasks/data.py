@@ -211,13 +211,14 @@ class Corpus:
             cfg,
             seed=self._cfg.seed,
             epoch=epoch,
-            num_frames=by_blocks(frontend.num_frames, np.int32, *counted) if frontend.is_frame_synchronous else None,
+            num_frames=by_blocks(frontend.num_frames, np.int32, *counted),
             max_duration_ms=frontend.max_duration_ms,
             equal_neighbours=part.equal_neighbours,
             shard_of=part.shard,
             sampling_rate=sampling_rate,
             tempo_N=tempo_N,
             ascending=ascending,
+            is_frame_synchronous=frontend.is_frame_synchronous,
         )
         return kept_plan(self._folder / name, make)
 

@@ -60,6 +60,21 @@ def _check_student(cfg: Config) -> None:
             why="`student.task: recognition` learns words, no classes",
             fix="leave it out; `train.dataset_weights` and `train.dialect_weights` weigh utterances",
         )
+    is_ctc = cfg.student.task == "recognition" and cfg.student.kind == "ctc"
+    if cfg.train.consistency and not is_ctc:
+        raise ConfigError(
+            "`train.consistency` has no use",
+            code="option-unused",
+            why="it compares the frames of a CTC student",
+            fix="leave it out, or set `student.kind: ctc` and `student.task: recognition`",
+        )
+    if cfg.train.label_smoothing and cfg.student.task != "recognition":
+        raise ConfigError(
+            "`train.label_smoothing` has no use",
+            code="option-unused",
+            why=f"`student.task: {cfg.student.task}` learns no words",
+            fix="leave it out",
+        )
     if cfg.student.freeze_layers and cfg.student.checkpoint is None:
         raise ConfigError(
             f"`student.freeze_layers: {cfg.student.freeze_layers:g}` has no checkpoint to keep",

@@ -9,17 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from voxstill.core import config
-from voxstill.core.config import Config, Train
+from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.storage.control import Options, Status
 from voxstill.training.budget import check_schedule
 from voxstill.training.summary import Segment
 
-CHANGEABLE = (
-    *("steps", "epochs", "max_minutes", "lr_factor"),
-    *("log_every", "checkpoint_every", "keep_every", "loader_workers"),
-)
-"""Options of `train` that a running training can change."""
+CHANGEABLE: dict[str, tuple[str, ...]] = {
+    "train": (
+        *("steps", "epochs", "max_minutes", "lr_factor"),
+        *("log_every", "checkpoint_every", "keep_every", "loader_workers"),
+    ),
+    "monitor": ("log_level",),
+}
+"""Options that a running training can change, by section."""
 NAME = "training"
 """The name of the file of its status."""
 _BY_COMMAND = ("plan", "augment", "train")
@@ -35,7 +38,8 @@ class TrainingStatus(Status):
     since: int | None
     """Steps that it had made when it began to work by the request; None for what it was started with."""
     train: Mapping[str, object]
-    """The options that a request can change, as they are now."""
+    """The options of `train` that a request can change, as they are now."""
+    log_level: str = "info"
 
 
 def parse_overrides(overrides: Sequence[str]) -> Options:
@@ -48,15 +52,15 @@ def parse_overrides(overrides: Sequence[str]) -> Options:
 def checked(options: Mapping[str, object]) -> Options:
     """Options by section; ConfigError where one is none that a running training can change, whatever its value."""
     for section, values in options.items():
-        if section == "train" and not isinstance(values, Mapping):
+        if section in CHANGEABLE and not isinstance(values, Mapping):
             raise ConfigError(
                 "what is asked for cannot be understood",
                 code="change-refused",
-                why="`train` has no options by their names",
+                why=f"`{section}` has no options by their names",
                 fix="withdraw it: voxstill control EXP --clear",
             )
         for name in values if isinstance(values, Mapping) else [""]:
-            if section != "train" or name not in CHANGEABLE:
+            if name not in CHANGEABLE.get(section, ()):
                 raise _fixed(f"{section}.{name}" if name else section)
     return {section: values for section, values in options.items() if isinstance(values, Mapping)}
 
@@ -68,7 +72,7 @@ def _fixed(name: str) -> ConfigError:
         fix = f"stop it with SIGTERM, and run: voxstill train CONFIG --continue EXP --set {name}=..."
     else:
         fix = "leave it out; a new training can have it"
-    can = ", ".join(f"`train.{other}`" for other in CHANGEABLE)
+    can = ", ".join(f"`{section}.{other}`" for section, names in CHANGEABLE.items() for other in names)
     return ConfigError(
         f"a running training cannot change `{name}`", code="change-refused", why=f"it takes {can}", fix=fix
     )
@@ -79,29 +83,43 @@ def apply(options: Mapping[str, object], started: Config) -> Config:
 
     ConfigError where one is wrong or cannot be changed.
     """
-    cfg = with_options(started, checked(options).get("train", {}))
+    cfg = with_options(started, checked(options))
     check_schedule(cfg.train)
     return cfg
 
 
-def with_options(cfg: Config, options: Mapping[str, object]) -> Config:
-    """The configuration with other values of options of `train`; ConfigError where one is wrong."""
-    train = config.validated(Train, {**cfg.train.model_dump(), **options}, "train.")
-    values = {name: getattr(train, name) for name in options}
-    return cfg.model_copy(update={"train": cfg.train.model_copy(update=values)})
+def with_options(cfg: Config, options: Options) -> Config:
+    """The configuration with other values of options, by section; ConfigError where one is wrong."""
+    sections = {}
+    for name, values in options.items():
+        section = getattr(cfg, name)
+        changed = config.validated(type(section), {**section.model_dump(), **values}, f"{name}.")
+        sections[name] = section.model_copy(update={option: getattr(changed, option) for option in values})
+    return cfg.model_copy(update=sections)
 
 
 def with_segment(cfg: Config, segment: Segment) -> Config:
     """The configuration with what a request has changed."""
-    return with_options(cfg, {name.removeprefix("train."): after for name, (_, after) in segment.changed.items()})
+    options: dict[str, dict[str, object]] = {}
+    for name, (_, after) in segment.changed.items():
+        section, _, option = name.partition(".")
+        options.setdefault(section, {})[option] = after
+    return with_options(cfg, options)
 
 
 def shown(cfg: Config) -> dict[str, object]:
-    """The options that a request can change, with their values."""
-    return {name: getattr(cfg.train, name) for name in CHANGEABLE}
+    """What a status says of the options that a request can change."""
+    return {
+        "train": {name: getattr(cfg.train, name) for name in CHANGEABLE["train"]},
+        "log_level": cfg.monitor.log_level,
+    }
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[object, object]]:
     """The options that a request has changed, as they were and as they are."""
-    pairs = {name: (value, getattr(after.train, name)) for name, value in shown(before).items()}
-    return {f"train.{name}": pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    pairs = {
+        f"{section}.{name}": tuple(getattr(getattr(cfg, section), name) for cfg in (before, after))
+        for section, names in CHANGEABLE.items()
+        for name in names
+    }
+    return {name: (one, other) for name, (one, other) in pairs.items() if one != other}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from voxstill.core import config, process, world
+from voxstill.core import config, monitor, process, world
 from voxstill.core.config import Config, Train
 from voxstill.core.errors import ConfigError, StorageError, VoxstillError, system_code
 from voxstill.core.monitor import log
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST_WORKERS_PER_CORE = 16
 """Of processes that read batches: whoever can write a request cannot fill the machine with them."""
-_PACE = frozenset(f"train.{name}" for name, field in Train.model_fields.items() if config.is_pace(field))
+_PACE = {f"train.{name}" for name, field in Train.model_fields.items() if config.is_pace(field)} | {"monitor.log_level"}
 
 
 class LiveOptions:
@@ -79,7 +79,7 @@ class LiveOptions:
                 asked_at=at,
                 refused=None,
                 since=None if at is None else self._answered.step,
-                train=control.shown(self.cfg),
+                **control.shown(self.cfg),
             )
             self._poller = Poller(Store(str(self._run.path.absolute())), control.NAME, status, self._ask).__enter__()
         return self
@@ -106,7 +106,7 @@ class LiveOptions:
             self._change(before)
             if before.changed and self._poller is not None:
                 log.info("control: from step %d on, as before: %s", state.step, segments.describe(before.changed))
-                self._poller.update(lambda status: replace(status, train=control.shown(self.cfg)))
+                self._poller.update(lambda status: replace(status, **control.shown(self.cfg)))
         if is_asked:
             segment = parallel.broadcast_from_rank0(self._fabric, lambda: self._answer(state, last_step))
             if segment is not None:
@@ -124,6 +124,8 @@ class LiveOptions:
 
     def _change(self, segment: Segment) -> None:
         self.cfg = control.with_segment(self.cfg, segment)
+        if "monitor.log_level" in segment.changed:
+            monitor.set_level(self.cfg.monitor.log_level)
         self.budget = self.budget.changed(self.cfg.train, segment.step, segment.seconds or 0.0)
 
     def _ask(self, at: str, request: Request) -> None:
@@ -147,7 +149,7 @@ class LiveOptions:
             _check_end(self.budget, cfg.train, state)
             if request.stop_after_epoch:
                 end = last_step()
-                cfg = control.with_options(cfg, {"steps": min(end, cfg.train.steps or end)})
+                cfg = control.with_options(cfg, {"train": {"steps": min(end, cfg.train.steps or end)}})
             segment = Segment(state.step, control.changes(self.cfg, cfg), at, state.seconds)
             segments.note_request(self._run, segment)
         except (VoxstillError, OSError) as error:
@@ -161,7 +163,7 @@ class LiveOptions:
         self._answered = segment
         log.info("control: from step %d on: %s", state.step, segments.describe(segment.changed) or "nothing changes")
         self._poller.update(
-            lambda status: replace(status, asked_at=at, refused=None, since=state.step, train=control.shown(cfg))
+            lambda status: replace(status, asked_at=at, refused=None, since=state.step, **control.shown(cfg))
         )
         return segment
 

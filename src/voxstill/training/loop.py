@@ -141,6 +141,7 @@ class _Trainer:
             self._waits,
         ):
             self._options.take(state, True, self._last_step)
+            self._model.train()  # `transformers` loads a checkpoint in evaluation mode
             self._frozen.set_modes(0.0)
             self._meter.flops_per_s = self._probe()
             while self._progress() < 1:
