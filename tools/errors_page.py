@@ -22,33 +22,33 @@ PACKAGE = ROOT / "src/voxstill"
 PAGE = ROOT / "docs/reference/errors.md"
 HEAD = """# Errors
 
-Every error says what is wrong, why, and how to mend it. Its last line names its code, and `voxstill explain CODE`
-prints what is said of that code here. In Python the kinds are classes of `voxstill`, with `what`, `code`, `why`, `fix`
-and `exit_code`. Where a message has a name or a number, it stands here as `…`.
+Every error says what is wrong, why, and how to fix it. Its last line has its code, and `voxstill explain CODE` prints
+the explanation of that code on this page. In Python the kinds are classes of `voxstill`, with `what`, `code`, `why`,
+`fix` and `exit_code`. Names and numbers in a message are shown as `…`.
 
 This page is written by `tools/errors_page.py` out of the code.
 
 ## Kinds
 
 The exit code of a command is that of the kind of its error. 2 is also that of a wrong command line, 1 that of anything
-unforeseen, and 130 that of an interrupted command, whose message has no code: there is nothing to mend.
+unforeseen, and 130 that of an interrupted command, whose message has no code: there is nothing to fix.
 
 | kind | exit code | what it means |
 |---|---|---|
 """
 KINDS = {
-    "ConfigError": """Nothing was begun. The message names the option or the argument: [options](options.md),
+    "ConfigError": """Nothing was started. The message has the option or the argument: [options](options.md),
 [commands](commands.md).""",
     "DataError": """Something makes a step impossible: no audio at all, a table that is missing, broken or of another
-recipe. A single bad file is never an error of this kind: it is a row with its reason in the table. `voxstill verify
-WORK` finds what is broken, and `--repair` mends it: [how](../how-to/resume.md).""",
-    "StorageError": """A disk is full, a right is missing, a bucket or a web server does not answer. What was written is
-whole, so the same command goes on once that is mended: [how](../how-to/resume.md).""",
-    "TeacherError": """The teacher could not be loaded, or failed on everything that it was given. Single utterances
+recipe. A single bad file never causes an error of this kind: it is a row with its reason in the table. `voxstill verify
+WORK` finds what is broken, and `--repair` repairs it: [how](../how-to/resume.md).""",
+    "StorageError": """A disk is full, a permission is missing, a bucket or a web server does not respond. What was
+written is complete, so the same command resumes when the cause is fixed: [how](../how-to/resume.md).""",
+    "TeacherError": """The teacher could not be loaded, or failed on all utterances. Single utterances
 that it fails on are rows with their reason. See [teachers](../teachers.md).""",
-    "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes from
+    "TrainingError": """The training cannot start or continue. Checkpoints are kept, and the same command resumes from
 the newest. See [training](../training.md#failures-during-training).""",
-    "ClusterError": """Machines or processes of the cluster are gone, or cannot be had. Finished work is safe; run the
+    "ClusterError": """Machines or processes of the cluster are lost or not available. Finished work is safe; run the
 same command again. See [clusters](../cluster.md).""",
     "VoxstillError": "An error of no other kind.",
 }

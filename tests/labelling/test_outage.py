@@ -64,7 +64,7 @@ def test_files_that_are_away_for_a_while_are_labelled_when_they_are_back(tmp_pat
         (source / f"{number}.wav").rename(source / f"{number}.away")
     with pytest.raises(StorageError, match="3 utterances are left to do") as caught:
         label_utterances(cfg)
-    assert "the same command does what is left" in caught.value.fix
+    assert "the same command does the rest" in caught.value.fix
     assert len(labels(work)) == 7
     with pytest.raises(StorageError, match="3 utterances"):
         label_utterances(cfg)

@@ -269,5 +269,5 @@ def test_odd_turns_are_warned_of() -> None:
     assert "3.00 s of the hypothesis lie outside" in warnings
     assert "same file" in check_speaker_time(SpeakerTime(scored_us=1))[0]
     assert "false alarm" in check_speaker_time(SpeakerTime(scored_us=1, missed_us=1, false_alarm_us=9))[0]
-    assert "nobody speaks" in check_speaker_time(SpeakerTime(false_alarm_us=9))[0]
+    assert "there is no speech" in check_speaker_time(SpeakerTime(false_alarm_us=9))[0]
     assert check_speaker_time(SpeakerTime(scored_us=10, missed_us=1)) == []

@@ -121,7 +121,7 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
                 faults.append((mono.num_samples, fault))
             continue
         if not len(samples_T):
-            raise no_audio("there is not one sample in it at 16 kHz")
+            raise no_audio("it has no samples at 16 kHz")
         if (louder := mono.louder_channel) is not None:
             return replace(decode(data, channel=louder, gain=gain, max_s=max_s), louder_channel=louder)
         if not samples_T.any():
@@ -173,7 +173,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
         if reader is not readers[-1]:
             mono, _ = attempt(reader)
     if not mono.num_written:
-        raise no_audio("there is not one sample in it at 16 kHz")
+        raise no_audio("it has no samples at 16 kHz")
     if (channel := mono.louder_channel) is not None:
         attempt(reader)
     return fault
@@ -348,7 +348,7 @@ def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
         with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
             stream = container.streams.best("audio")
             if stream is None:
-                return _DecodeResult("", no_audio("no stream of it is sound"), None)
+                return _DecodeResult("", no_audio("it has no audio stream"), None)
             stream.codec_context.thread_count = 1
             codec = stream.codec_context.name
             stated_s = _ffmpeg_duration_s(data, container, stream)

@@ -126,7 +126,7 @@ class Decoder:
                     break
             except _ProtocolError:
                 self.close()
-                cause = "answering nonsense, and ended"
+                cause = "gave an invalid answer and was stopped"
         raise answered_error.unanswered("crashed", f"its process was {cause}")
 
     def start(self) -> None:
@@ -172,10 +172,10 @@ class Decoder:
             self._is_ready = answer == _READY
             if not self._is_ready:
                 self.close()
-                why, fix = answer.decode(errors="replace"), "install voxstill again, with all that it needs"
+                why, fix = answer.decode(errors="replace"), "reinstall voxstill with its dependencies"
                 if not why:
-                    why, fix = "its process ended", "see whether memory is short"
-                raise VoxstillError("a decoder cannot start", code="worker-cannot-start", why=why, fix=fix)
+                    why, fix = "its process ended", "check the free memory"
+                raise VoxstillError("the decoder process cannot start", code="worker-cannot-start", why=why, fix=fix)
         self._socket.settimeout(self._limit_s)
         return self._socket
 

@@ -72,7 +72,7 @@ def rate_fault(data: ByteSource) -> DataError | None:
         "damaged",
         code="audio-damaged",
         why=f"its header says {info.rate_hz:,} Hz, and its first frame {rate_hz:,} Hz",
-        fix="find a sound copy of the file",
+        fix="get an intact copy of the file",
     )
 
 

@@ -64,7 +64,7 @@ class SampleFile:
                 f"decoded audio cannot be written to `{tempfile.gettempdir()}`",
                 code=system_code(error),
                 why=error.strerror or str(error),
-                fix="free space there, or name another folder in TMPDIR",
+                fix="free some space there, or set another folder in TMPDIR",
             ) from None
         self._num_samples += len(samples_T)
         self.is_silent = self.is_silent and not samples_T.any()

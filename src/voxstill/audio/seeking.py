@@ -112,7 +112,7 @@ def _read_with_ffmpeg(data: ByteSource, mono: MonoResampler, start_ms: int, end_
     with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
         stream = container.streams.best("audio")
         if stream is None:
-            raise no_audio("no stream of it is sound")
+            raise no_audio("it has no audio stream")
         stream.codec_context.thread_count = 1
         first_s = float((stream.start_time or 0) * (stream.time_base or 0))
         container.seek(int((first_s + start_ms / 1000) * 1_000_000), backward=True)

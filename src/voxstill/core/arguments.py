@@ -20,8 +20,8 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
         raise ConfigError(
             f"`{name}` cannot be {value!r}",
             code="option-value",
-            why=f"it is a whole number {span}",
-            fix="give such a number",
+            why=f"it must be a whole number {span}",
+            fix="give a number in this range",
         )
     return number
 
@@ -34,7 +34,7 @@ def not_negative(name: str, value: object) -> float:
         raise ConfigError(
             f"`{name}` cannot be {value!r}",
             code="option-value",
-            why="it is a number of 0 or more",
-            fix="give such a number",
+            why="it must be 0 or more",
+            fix="give a number in this range",
         )
     return number

@@ -31,7 +31,7 @@ ContinueOption = Annotated[
     typer.Option(
         "--continue",
         metavar="EXP",
-        help="Go on with this experiment, or from this checkpoint of it, with other options.",
+        help="Continue this experiment, or from this checkpoint of it, with other options.",
     ),
 ]
 FormOption = Annotated[
@@ -47,7 +47,9 @@ NormalizerOption = Annotated[
 PartOption = Annotated[
     str | None,
     typer.Option(
-        "--part", metavar="K/N", help="Only part K of N, beside other commands; auto asks Slurm or Kubernetes."
+        "--part",
+        metavar="K/N",
+        help="Only part K of N, while other commands do the others; auto: from Slurm or Kubernetes.",
     ),
 ]
 
@@ -56,7 +58,7 @@ AllowTeacherOption = Annotated[
     typer.Option(
         "--allow-teacher",
         metavar="TEACHER",
-        help="A teacher that `voxstill control` may change to: a name, or options as YAML.",
+        help="A teacher that `voxstill control` may switch to: a name, or options as YAML.",
     ),
 ]
 
@@ -169,7 +171,7 @@ def milliseconds(text: str) -> int:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise typer.BadParameter(f"`{text}` is no time: write 300s, 5m or 90000ms")
+        raise typer.BadParameter(f"`{text}` is not a time: write 300s, 5m or 90000ms")
     return round(value)
 
 
@@ -179,5 +181,5 @@ def _not_negative(text: str, what: str, example: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"`{text}` is no {what}: write a number such as {example}")
+        raise typer.BadParameter(f"`{text}` is not a {what}: write a number such as {example}")
     return value

@@ -99,7 +99,7 @@ class TrainingError(VoxstillError):
 
 
 class Interrupted(VoxstillError):  # noqa: N818
-    """A signal ended the work; what was done is safe, and the same command goes on from there."""
+    """A signal ended the work; what was done is safe, and the same command resumes from there."""
 
     exit_code = 130
     code = ""  # there is nothing to mend, and `why` says what is safe

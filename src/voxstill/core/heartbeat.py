@@ -38,7 +38,7 @@ class _Silence:
         status = monitor.status()
         if status == "":
             at_work, silent = clock(now_s - self._start_s), clock(now_s - self._since_s)
-            status = f"{self._name}: at work for {at_work}; nothing new for {silent}"
+            status = f"{self._name}: running for {at_work}; nothing new for {silent}"
         if status is not None:
             log.info("%s", status)
         self._since_s = now_s

@@ -37,13 +37,13 @@ class Misfit:
 def class_misfit(value: object, methods: Sequence[str], protocol: str) -> Misfit | None:
     """What a class lacks of a protocol of these methods and a class `Options`."""
     if not isinstance(value, type):
-        return Misfit(f"{value!r} is no class", f"name a class that follows `{protocol}`")
+        return Misfit(f"{value!r} is not a class", f"give a class that implements `{protocol}`")
     if (misfit := methods_misfit(value, value, methods, protocol)) is not None:
         return misfit
     options = getattr(value, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
-        why = f"`{value.__name__}.Options` is no class of options"
-        return Misfit(why, "give it a class `Options` below `voxstill.core.config.Section`")
+        why = f"`{value.__name__}.Options` is not a class of options"
+        return Misfit(why, "give it a class `Options` derived from `voxstill.core.config.Section`")
     return None
 
 
@@ -102,7 +102,7 @@ class Registry(Generic[T]):
             raise ConfigError(
                 f"the {self.noun} `{name}` is not installed",
                 code="missing-package",
-                why=f"there is no package `{package}` here",
+                why=f"the package `{package}` is missing",
                 fix=f"pip install 'voxstill[{extra}]'",
             )
         return value
@@ -117,7 +117,7 @@ class Registry(Generic[T]):
         known_names = self.names()
         close_names = difflib.get_close_matches(name, known_names, n=1)
         raise ConfigError(
-            f"there is no {self.noun} `{name}`",
+            f"unknown {self.noun} `{name}`",
             code="unknown-name",
             why=f"the {self.noun}s are {', '.join(known_names)}",
             fix=f"did you mean `{close_names[0]}`?" if close_names else f"set {self.option} to one of them",
@@ -182,7 +182,7 @@ class Registry(Generic[T]):
     def _name_taken(self, name: str) -> ConfigError:
         package = _package_of(self._entry_points()[name])
         return ConfigError(
-            f"{package} has a {self.noun} `{name}`, which is the name of one of voxstill",
+            f"{package} has a {self.noun} `{name}`, which is also the name of a built-in one",
             code="plugin-broken",
             why="it is not clear which of the two is meant",
             fix=f"give its entry point in the group `{self.group}` another name, or uninstall it",

@@ -152,10 +152,10 @@ def _torchrun_variables(srun: Mapping[str, str]) -> dict[str, str]:
 
 def _uneven(counts: str) -> ConfigError:
     return ConfigError(
-        f"the processes of the training are spread unevenly: {counts}",
+        f"the training processes are spread unevenly over the machines: {counts}",
         code="ranks-mismatch",
-        why="every machine needs as many as the others",
-        fix="ask torchrun for --nproc-per-node, srun for --ntasks-per-node",
+        why="every machine needs the same number",
+        fix="set --nproc-per-node of torchrun, or --ntasks-per-node of srun",
     )
 
 

@@ -41,7 +41,9 @@ def kept_plan(path: Path, make: functools.partial[EpochPlan]) -> EpochPlan:
         with atomic_file(path) as draft, draft.open("wb") as file:
             file.writelines(_encoded(key, epoch_plan))
     except OSError as error:
-        log.info("train: the plan of the epoch is not kept in `%s`, and made again when resuming: %s", path, error)
+        log.info(
+            "train: the plan of the epoch cannot be saved in `%s`, and is made again when resuming: %s", path, error
+        )
     return epoch_plan
 
 
@@ -95,7 +97,7 @@ def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) ->
     except OSError:
         return None
     if _sum(key, body) != checksum:
-        log.warning("train: the plan kept in `%s` is made again: its bytes do not add up to their checksum", path)
+        log.warning("train: the plan saved in `%s` is made again: its bytes do not match their checksum", path)
         return None
     start = _SIZE_BYTES + int.from_bytes(body[:_SIZE_BYTES], "little")
     header = json.loads(body[_SIZE_BYTES:start])

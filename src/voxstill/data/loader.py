@@ -200,7 +200,7 @@ class Loader:
                 "a process that reads batches has died",
                 code="out-of-memory",
                 why=(str(error) or type(error).__name__).splitlines()[0],
-                fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
+                fix="usually memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
         finally:
             self.spent += LoaderTimes(waited_s=time.perf_counter() - start)
@@ -211,7 +211,7 @@ class Loader:
         )
         self.replaced += len(step.unread)
         for line in step.unread:
-            log.warning("a neighbour stands in for %s", line)
+            log.warning("%s is replaced by a neighbouring utterance", line)
         if self.replaced > self._most:
             raise DataError(
                 f"{self.replaced} utterances could not be read, and {self._most} are allowed",
@@ -352,7 +352,7 @@ def _decoded(data: bytes, out: NDArray[np.int16], crc32: int) -> NDArray[np.int1
     The samples may lie in `out`, which is as long as the sidecar says; `crc32` is -1 where it has no checksum.
     """
     if crc32 not in (-1, zlib.crc32(data)):
-        raise DataError("its audio has another checksum than its sidecar says", code="audio-unreadable")
+        raise DataError("the checksum of its audio is not that of its sidecar", code="audio-unreadable")
     samples_T = codec.decode_stored(data, out).samples_T
     if len(samples_T) != len(out):
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {len(out)}", code="audio-unreadable")

@@ -81,7 +81,7 @@ class EpochPlan:
             raise ConfigError(
                 f"{ranks} ranks cannot share {self.batches_per_step} batches a step evenly",
                 code="ranks-mismatch",
-                why="a rank with fewer batches would wait for the others, or they for it",
+                why="ranks with fewer batches would wait for the others",
                 fix=f"set `plan.batches_per_step` to a multiple of {ranks}",
             )
         per_rank = self.batches_per_step // ranks
@@ -261,10 +261,10 @@ def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) 
 
 def _nothing_left(num: int, dropped: Mapping[str, int]) -> DataError:
     return DataError(
-        "there is no utterance to make a batch of",
+        "there are no utterances to make batches of",
         code="nothing-to-train-on",
         why=f"of {num:,} utterances {dropped_in_words(dropped)}" if any(dropped.values()) else "there are none",
-        fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
+        fix="raise `plan.budget_ms` if they are too long for a batch; check the labels if they are empty",
     )
 
 

@@ -148,8 +148,8 @@ class ShardIndex:
             raise ConfigError(
                 f"an epoch would have {num:.1e} utterances",
                 code="sampling-weights",
-                why="every utterance comes in it, and the others as often as their weights say",
-                fix="bring the weights of `plan.weights` and `plan.dialect_sampling_rate` nearer to one another",
+                why="every utterance is used at least once, and the others as often as their weights require",
+                fix="use weights closer to one another in `plan.weights` and `plan.dialect_sampling_rate`",
             )
         return rate_N
 
@@ -262,7 +262,7 @@ def _fault(folder: Path) -> str | None:
         return error.why
     except OSError as error:
         return str(error)
-    return f"the bytes of {', '.join(wrong)} do not add up to their checksums" if wrong else None
+    return f"the bytes of {', '.join(wrong)} do not match their checksums" if wrong else None
 
 
 def _sum_of(path: Path) -> str:
@@ -306,7 +306,7 @@ def _add(
     if encode is not None:
         pairs = zip(texts, rows["words"].to_pylist(), strict=True)
         tokenized = [encode(text, [Word(**word) for word in words]) for text, words in pairs]
-    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave some tokens no times"
+    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave no times for some tokens"
     tokens = [ids for ids, _ in tokenized]
     put_all("token", tokens, list(chain.from_iterable(tokens)))
     put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in tokenized))))
@@ -333,16 +333,16 @@ def _by_name(
     """
     if most is not None and (high := [name for name, number in numbers.items() if number > most]):
         raise ConfigError(
-            f"`{option}` says {numbers[high[0]]:g} for `{high[0]}`",
+            f"`{option}` is {numbers[high[0]]:g} for `{high[0]}`",
             code="sampling-weights",
             why=f"a weight is at most {most:,}",
-            fix="lower it: weights count beside one another, and those about 1 keep the meaning of `train.lr`",
+            fix="lower it: only the ratios of weights matter, and weights around 1 keep the meaning of `train.lr`",
         )
     if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
         raise ConfigError(
-            f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",
+            f"`{option}` is {numbers[low[0]]:g} for `{low[0]}`",
             code="sampling-weights",
-            why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
+            why=("every utterance is used in every epoch: " if option.startswith("plan.") else "it must be ")
             + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
         )
@@ -351,9 +351,9 @@ def _by_name(
     if unknown or missing:
         present = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
         raise ConfigError(
-            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            f"`{option}` contains `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
             code="sampling-weights",
             why=f"in the shards there are: {present}",
-            fix="name those of the shards, each of them" if default is None else "name some of those",
+            fix="give all names of the shards" if default is None else "use only those",
         )
     return np.array([numbers.get(name, default) for name in names], np.float64)

@@ -32,10 +32,10 @@ def split_revision(model: str, revision: str | None = None) -> tuple[str, str | 
         return model, revision
     if revision not in (None, match[2]):
         raise ConfigError(
-            f"`{model}` names a revision",
+            f"`{model}` contains a revision",
             code="option-conflict",
-            why=f"`revision` names another: `{revision}`",
-            fix="take one of them away",
+            why=f"`revision` is another one: `{revision}`",
+            fix="remove one of them",
         )
     return match[1], match[2]
 
@@ -55,7 +55,7 @@ def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
             f"`{model}` cannot be fetched from the Hugging Face Hub",
             code="hub-unreachable",
             why=first_line(error),
-            fix="look at the name and its revision, or give a folder",
+            fix="check the name and its revision, or give a folder",
         ) from None
 
 
@@ -77,8 +77,8 @@ def folder_of(model: str, needed: Sequence[str]) -> Path | None:
         raise ConfigError(
             f"there is no model in `{model}`",
             code="no-model",
-            why=f"it does not hold {', '.join(missing)}",
-            fix="give a folder that does, or a name on the Hugging Face Hub such as `owner/name`",
+            why=f"it does not contain {', '.join(missing)}",
+            fix="give a folder that has them, or a name on the Hugging Face Hub such as `owner/name`",
         )
     return Path(model)
 
@@ -91,18 +91,18 @@ def model_folder(path: str) -> Path:
             return folder
         if (folder / "changes.safetensors").is_file():
             raise ConfigError(
-                f"`{path}` is no whole model",
+                f"`{path}` is not a complete model",
                 code="changed-weights",
                 why="it has only the weights that differ from those of its base",
-                fix="`voxstill.restore_model(COPY, FOLDER)` in Python makes a whole one of it",
+                fix="`voxstill.restore_model(COPY, FOLDER)` in Python makes it a complete model",
             )
     run = RunDir(Path(path))
     checkpoint = next((link for link in (run.best, run.last) if link.is_dir()), None)
     raise ConfigError(
         f"there is no student in `{path}`",
         code="no-model",
-        why="neither it nor a folder `model` in it holds config.json and model.safetensors"
-        + (": its training has not ended" if checkpoint else ""),
+        why="neither it nor a folder `model` in it contains config.json and model.safetensors"
+        + (": its training has not finished" if checkpoint else ""),
         fix=f"give a checkpoint of it: `{checkpoint}`"
         if checkpoint
         else "give an experiment folder that has finished training, or another checkpoint",

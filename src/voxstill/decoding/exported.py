@@ -127,11 +127,11 @@ def read(folder: Path) -> ExportedModel:
         document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         exported = ExportedModel.from_dict(document)
         if exported.sum is not None and exported.sum != sum_of(document):
-            raise ValueError("it does not add up to its checksum")
+            raise ValueError("it does not match its checksum")
         return exported
     except (OSError, ValueError, RecursionError, AttributeError, DataError) as error:
         raise DataError(
-            f"`{folder / MANIFEST}` is not what was written",
+            f"`{folder / MANIFEST}` was changed or damaged",
             code="export-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
             fix="export the student again into another folder",
@@ -152,7 +152,7 @@ def faults(folder: Path, exported: ExportedModel, names: Collection[str] | None 
         if not path.is_file():
             reasons[name] = "it is missing"
         elif digest(path) != exported.files.get(name):
-            reasons[name] = "its bytes do not add up to its checksum"
+            reasons[name] = "its bytes do not match its checksum"
     return reasons
 
 
@@ -170,10 +170,10 @@ def vocabulary(folder: Path, exported: ExportedModel) -> PieceVocabulary:
         lines = (folder / TOKENS).read_text(encoding="utf-8").split("\n")[:-1]
         symbols = [line.rpartition(" ")[0] for line in lines]
         if [line.rpartition(" ")[2] for line in lines] != [str(i) for i in range(len(lines))] or not symbols:
-            raise ValueError("its ids are not those of its lines")
+            raise ValueError("its token ids are not its line numbers")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"`{folder / TOKENS}` holds no vocabulary",
+            f"`{folder / TOKENS}` contains no vocabulary",
             code="export-broken",
             why=first_line(error),
             fix="export the student again into another folder",

@@ -40,7 +40,9 @@ class GenerateModel:
         dtype, trusted = dtype_of(options, device), options.trust_remote_code
         try:
             if not config.is_encoder_decoder:
-                raise ValueError(f"a `{config.model_type}` is no encoder-decoder; the teacher `vllm` may serve it")
+                raise ValueError(
+                    f"a `{config.model_type}` is not an encoder-decoder; the teacher `vllm` may be able to run it"
+                )
             model = load_model(AutoModelForSpeechSeq2Seq, folder, trust_remote_code=trusted, dtype=dtype)
             self.model = model.eval().to(device)
             processor = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
@@ -67,8 +69,8 @@ class GenerateModel:
             raise ConfigError(
                 f"`{section}language` is `{options.language}`",
                 code="language-unknown",
-                why=f"`{options.model}` knows {', '.join(self._languages.values()) or 'nothing of languages'}",
-                fix="name one of them" if self._languages else f"take `{section}language` away",
+                why=f"`{options.model}` supports {', '.join(self._languages.values()) or 'no choice of language'}",
+                fix="use one of them" if self._languages else f"remove `{section}language`",
             )
         self._prefix = [self.model.generation_config.decoder_start_token_id]
         if config.model_type == "whisper":

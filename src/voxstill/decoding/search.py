@@ -86,16 +86,16 @@ def search_of(
     """
     for name in (name for name in (*GENERATION, "language") if getattr(options, name) is not None):
         raise ConfigError(
-            f"`{section}{name}` has no use",
+            f"`{section}{name}` has no effect",
             code="option-unused",
-            why=f"`{options.model}` says what each moment of the audio is and writes no text by itself",
-            fix=f"take `{section}{name}` away",
+            why=f"`{options.model}` predicts each frame by itself and does not generate text",
+            fix=f"remove `{section}{name}`",
         )
     for name in () if is_ctc else decoding.ctc_only:
         raise ConfigError(
-            f"`decode.{name}` has no use",
+            f"`decode.{name}` has no effect",
             code="option-unused",
-            why=f"`{options.model}` is a transducer, and that is for CTC students",
+            why=f"`{options.model}` is a transducer, and this option is for CTC students",
             fix="leave it out, or give a CTC student",
         )
     if decoding.grammar is not None:
@@ -135,10 +135,10 @@ def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
         some = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
         if not has_sentence(graph):
             raise DataError(
-                f"the student can write no sentence of the grammar `{redact_uri(uri)}`",
+                f"the student cannot output any sentence of the grammar `{redact_uri(uri)}`",
                 code="grammar-broken",
                 why=f"its vocabulary lacks {some}",
-                fix="check that the grammar is of this student's language, or train it with `student.units: character`",
+                fix="check that the grammar is in this student's language, or train it with `student.units: character`",
             )
         log.warning(
             "decode.grammar: the student's vocabulary lacks %s: sentences with %s are left out",

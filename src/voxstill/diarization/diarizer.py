@@ -37,7 +37,7 @@ class Diarizer:
         engine = registry.create(section)
         if engine is None:
             raise ConfigError(
-                "no diarization engine is named",
+                "no diarization engine is set",
                 code="option-missing",
                 why="`diarize.name` is not set",
                 fix="set `diarize.name: embedded`",

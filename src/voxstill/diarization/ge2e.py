@@ -49,7 +49,7 @@ def load() -> Ge2e:
         network.load_state_dict({name: state[name] for name in network.state_dict()})
     except Exception as error:  # a file of any content
         raise ConfigError(
-            f"`{path}` is no checkpoint of this network",
+            f"`{path}` is not a checkpoint of this network",
             code="diarization-fails",
             why=first_line(error),
             fix=f"{weights.INSTALL} --force-reinstall",

@@ -47,7 +47,7 @@ def _refuse_options_of_none(section: Diarize) -> None:
         raise ConfigError(
             f"`diarize.{next(iter(section.model_extra))}` is set and `diarize.name` is not",
             code="option-missing",
-            why="options of diarization are those of an engine",
+            why="the options of diarization depend on its engine",
             fix=f"set `diarize.name` to one of {', '.join(ENGINES.names())}",
         )
 

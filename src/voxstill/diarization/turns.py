@@ -124,12 +124,12 @@ def doubt(turns: Sequence[Turn]) -> str | None:
         number = "one speaker" if num_speakers == 1 else f"{num_speakers} speakers"
         return (
             f"doubtful speakers: {number} in {speech_ms / 1000:.0f} s of speech, "
-            f"and voices are told apart from {_FEW_MS // 1000} s of each on"
+            f"and speakers can only be distinguished from {_FEW_MS // 1000} s each"
         )
     mean_ms = speech_ms / len(list(itertools.groupby(turns, lambda turn: turn.speaker)))
     if num_speakers > 1 and mean_ms < _SHORT_MS:
         return (
             f"doubtful speakers: they change after {mean_ms / 1000:.1f} s of speech on average, "
-            f"and voices are told apart in stretches of {_SHORT_MS / 1000:g} s or more"
+            f"and speakers can only be distinguished in turns of {_SHORT_MS / 1000:g} s or more"
         )
     return None

@@ -52,7 +52,8 @@ def start_ray(cfg: Engine) -> Any:
     own_cluster = {"num_cpus": world.num_cores(), "include_dashboard": False, "object_store_memory": store_bytes}
     if cfg.address and cfg.object_store_memory:
         log.warning(
-            "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own; there it is "
+            "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own value; set it "
+            "there by "
             "`ray start --object-store-memory`",
             cfg.address,
         )
@@ -112,7 +113,8 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
         raise ClusterError(
             "Ray cannot start",
             code="ray-unavailable",
-            why=f"a process may have {_mb(address_bytes)} of addresses (`ulimit -v`), and each of Ray's takes the "
+            why=f"a process may have {_mb(address_bytes)} of address space (`ulimit -v`), and each process of Ray "
+            "takes the "
             f"{_mb(store_bytes)} of its shared memory and {_mb(_PROCESS_BYTES)} more",
             fix="run `ulimit -v unlimited`, set a smaller `engine.object_store_memory`, or use `engine: inline`",
         )
@@ -122,7 +124,7 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
             "Ray cannot start",
             code="ray-unavailable",
             why=f"its shared memory takes {_mb(store_bytes)}, and there are {rooms}",
-            fix="give /dev/shm more room (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
+            fix="make /dev/shm larger (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
             "`engine: inline`",
         )
 
@@ -202,10 +204,10 @@ def check_growth(ray: ModuleType, wanted: int, current: int) -> None:
     most = max(current, int(MOST_WORKERS_PER_CORE * ray.cluster_resources().get("CPU", 1)))
     if wanted > most:
         raise ConfigError(
-            f"a running job is not given {wanted:,} workers",
+            f"a running job cannot get {wanted:,} workers",
             code="too-few-resources",
-            why=f"the cluster has room for {most:,}, {MOST_WORKERS_PER_CORE} for each core",
-            fix="ask for fewer, or end the job with SIGTERM and start it with so many",
+            why=f"the cluster allows {most:,}, {MOST_WORKERS_PER_CORE} per core",
+            fix="set fewer, or end the job with SIGTERM and start it with that number",
         )
 
 
@@ -218,23 +220,23 @@ def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[St
         if wanted > present:
             shares = [(stage.name, size, stage.reserved[name]) for stage, size in sized if name in stage.reserved]
             raise ConfigError(
-                f"the workers want {_amount(name, wanted)} and the cluster has {present:g}",
+                f"the workers need {_amount(name, wanted)} but the cluster has {present:g}",
                 code="too-few-resources",
                 why=", ".join(
                     f"`{stage}`: {size} workers of {_amount(name, amount)}" for stage, size, amount in shares
                 ),
                 fix="lower `engine.teachers` or `engine.teacher_gpus`"
                 if name == "GPU"
-                else "lower the numbers of workers or of what each reserves; machines that have it say so when they "
-                f"start: `ray start --resources='{{\"{name}\": 1}}'`",
+                else "lower the numbers of workers or of what each reserves; declare it when a machine "
+                f"starts: `ray start --resources='{{\"{name}\": 1}}'`",
             )
     for stage in stages:
         if stage.reserved and not any(_num_fitting(stage.reserved, machine) for machine in machines):
             raise ConfigError(
-                f"no machine of the cluster has what a worker of the stage `{stage.name}` reserves",
+                f"no machine of the cluster has the resources that a worker of the stage `{stage.name}` reserves",
                 code="too-few-resources",
                 why=" and ".join(_amount(name, amount) for name, amount in stage.reserved.items()),
-                fix="lower it, or add a machine that has as much",
+                fix="lower it, or add a machine that has enough",
             )
 
 

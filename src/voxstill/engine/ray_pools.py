@@ -154,8 +154,8 @@ class WorkerPools:
             raise ClusterError(  # workers of a dead owner are ended, and those it still asks for never start
                 "the cluster has lost the node that this run is attached to",
                 code="cluster-lost",
-                why=f"to the cluster this process is dead with it: {reason}",
-                fix="the same command goes on where this one stopped",
+                why=f"the cluster therefore counts this process as dead: {reason}",
+                fix="the same command resumes where this one stopped",
             )
 
     def check_limits(self) -> None:
@@ -172,7 +172,7 @@ class WorkerPools:
                 raise VoxstillError(
                     f"no worker of the stage `{pool.stage.name}` has started within {START_LIMIT_S:.0f} s",
                     code="too-few-resources",
-                    why=f"each wants {pool.stage.num_cpus * self._cpu_share:g} CPUs and {pool.stage.num_gpus:g} GPUs, "
+                    why=f"each needs {pool.stage.num_cpus * self._cpu_share:g} CPUs and {pool.stage.num_gpus:g} GPUs, "
                     f"and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
                     fix="free or add machines, or lower `engine.workers` or `engine.teachers`",
                 )
@@ -191,7 +191,7 @@ class WorkerPools:
             return
         if sum(worker.num_cpus for worker in self.workers) > self.ray.cluster_resources().get("CPU", 0):
             for worker in pending:
-                self.replace(worker, "the cluster has fewer CPUs than before, and it waits for one")
+                self.replace(worker, "the cluster has fewer CPUs than before, and the worker waits for one")
 
     def close(self) -> None:
         """Let all workers close their work, for at most `CLOSE_LIMIT_S`."""

@@ -188,10 +188,10 @@ def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]
     judged = sorted((row for row in known if row.text), key=lambda row: row.id)
     if not judged:
         raise DataError(
-            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            f"nothing can be evaluated on the split `{cfg.evaluate.split}`",
             code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a {column}",
-            fix="name another split with `--on`, or say it in the manifest",
+            fix="choose another split with `--on`, or add it to the manifest",
         )
     if len(judged) < len(utterances):
         log.info("evaluate: %d of %d utterances have a %s", len(judged), len(utterances), column)
@@ -205,7 +205,7 @@ def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[
     strange = sorted({row.text or "" for row in rows} - names)
     if strange and (known or cfg.student.task != "speakers"):
         log.warning(
-            "evaluate: %d of %d utterances are of classes never learnt (%s): not judged by class",
+            "evaluate: %d of %d utterances are of classes that were not in training (%s): not scored by class",
             len(rows) - len(known),
             len(rows),
             ", ".join(strange[:5]),
@@ -228,7 +228,10 @@ def _verified(rows: Sequence[Utterance], embedded: Mapping[str, NDArray[np.float
     embedding_ND = np.stack([embedded[row.id] for row in rows])
     score_N, same_N = verification.compare(embedding_ND, [row.text for row in rows], cfg.seed)
     if same_N.all() or not same_N.any():
-        log.warning("evaluate: the split has no trials of both kinds: it takes two speakers, one of them heard twice")
+        log.warning(
+            "evaluate: the split does not have trials of both kinds: it needs two speakers, one of them with two "
+            "utterances"
+        )
         return Verification(eer=None, min_dcf=None, trials=len(same_N), threshold=None)
     return Verification(
         eer=verification.eer(score_N, same_N),

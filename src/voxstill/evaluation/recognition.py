@@ -107,7 +107,7 @@ def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
     judged = sorted((row for row in known if row.text is not None), key=lambda row: row.id)
     if not judged:
         raise DataError(
-            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            f"nothing can be evaluated on the split `{cfg.evaluate.split}`",
             code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a human text",
             fix="give texts in the manifest or by `evaluate.texts`, or another `evaluate.split`",
@@ -181,10 +181,10 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     }
     if not any(ref for ref, _ in pairs) and any(utterance.text for utterance in judged):
         raise DataError(
-            "the references hold no words",
+            "the references contain no words",
             code="no-words",
-            why="after normalising, every human text is empty",
-            fix="look at the texts, or set `evaluate.normalizer: none`",
+            why="after normalization, every human text is empty",
+            fix="check the texts, or set `evaluate.normalizer: none`",
         )
     silence = checks.errors_in_silence(
         (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True) if row.id in texts
@@ -241,10 +241,10 @@ def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(unread.values()).most_common(3))
     if len(unread) == num:
         raise DataError(
-            f"not one of the {num:,} utterances to judge can be read",
+            f"none of the {num:,} utterances to evaluate can be read",
             code="audio-unreadable",
             why=reasons,
-            fix="look whether the audio is where it was; where it has changed, index it into another work folder",
+            fix="check whether the audio is still there; if it has changed, index it into another work folder",
         )
     message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): all their words count as deletions"
     log.warning("evaluate: %s", message)

@@ -322,7 +322,7 @@ def damaged(path: Path, error: object) -> DataError:
         first = error.errors()[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return DataError(
-        f"`{path}` is no result of an evaluation", code="table-broken", why=why, fix="remove it and judge again"
+        f"`{path}` is not a result of an evaluation", code="table-broken", why=why, fix="remove it and evaluate again"
     )
 
 

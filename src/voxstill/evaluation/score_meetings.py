@@ -102,7 +102,7 @@ def of_meetings(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
             code="no-common-ids",
             why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
-            fix="give sessions the same names in both",
+            fix="use the same session names in both",
         )
     return of_sessions(references, hypotheses, figures.stamp(name, words.versions()), collar_s)
 
@@ -128,12 +128,12 @@ def of_sessions(references: Sessions, hypotheses: Sessions, stamp: Stamp, collar
                 mapping=errors.mapping,
             )
         )
-    warnings = [] if timed else ["not every row has its times, so that there is no tcpWER"]
+    warnings = [] if timed else ["some rows have no times, so tcpWER is not computed"]
     missed, added = sorted(references.keys() - hypotheses.keys()), sorted(hypotheses.keys() - references.keys())
-    warnings += [f"{session}: the hypothesis has nothing of this session" for session in missed]
-    warnings += [f"{session}: the reference has no such session: left out" for session in added]
+    warnings += [f"{session}: the session is missing in the hypothesis" for session in missed]
+    warnings += [f"{session}: the session is missing in the reference: left out" for session in added]
     warnings += [
-        f"{row.session}: {row.num_speakers[1]} speakers were heard where {row.num_speakers[0]} spoke"
+        f"{row.session}: {row.num_speakers[1]} speakers in the hypothesis, {row.num_speakers[0]} in the reference"
         for row in sessions
         if row.num_speakers[0] != row.num_speakers[1]
     ]
@@ -159,9 +159,9 @@ def by_session(
     for row in rows:
         if row.session is None or row.speaker is None:
             raise DataError(
-                f"`{redact_uri(uri)}` does not name session and speaker of `{row.id}`",
+                f"`{redact_uri(uri)}` has no session or speaker for `{row.id}`",
                 code="field-missing",
-                why="words of meetings are judged by who said them",
+                why="words of meetings are scored per speaker",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )
         sessions.setdefault(row.session, []).append(replace(row, text=alike(row.text)))

@@ -54,8 +54,9 @@ def labels_all(judged: Sequence[Utterance]) -> bool:
     """Whether a teacher labels all of these utterances; a warning says where some are supervised."""
     if num := sum(bool(utterance.supervised) for utterance in judged):
         log.warning(
-            "evaluate: the teacher is not judged, as %d of %d utterances are of supervised sources, which it does not "
-            "label: `source.split: train` there leaves the others to judge on",
+            "evaluate: the teacher is not evaluated, as %d of %d utterances are of supervised sources, which it "
+            "does not label: "
+            "with `source.split: train` there, it is evaluated on the others",
             num,
             len(judged),
         )
@@ -74,11 +75,11 @@ def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures 
         if registry.find(cfg.teacher.name).reads_texts:
             return None
     except ConfigError as error:
-        log.info("evaluate: %s: its labels are judged all the same", error.what)
+        log.info("evaluate: %s: its labels are evaluated anyway", error.what)
     try:
         figures = evaluate(cfg, judged)
     except DataError as error:
-        log.info("evaluate: the teacher is not judged: %s", error.what)
+        log.info("evaluate: the teacher is not evaluated: %s", error.what)
         return None
     return figures if figures.hypotheses else None
 

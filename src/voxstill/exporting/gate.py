@@ -58,7 +58,7 @@ class Gate(Result):
         low, high = (100 * value for value in self.interval)
         rate = f"WER {self.wer_int8:.2%}"
         if self.wer is None:
-            rate = f"{self.wer_int8:.2%} of the words are others than in fp32"
+            rate = f"{self.wer_int8:.2%} of the words differ from fp32"
         return f"{rate}, a difference of {low:+.2f} to {high:+.2f} points (95 %)"
 
     @property
@@ -87,7 +87,7 @@ def parity(
     if unequal:
         id_, one, other = unequal[0]
         raise DataError(
-            "the exported student writes other tokens than the one in torch, so it is not kept",
+            "the exported student outputs other tokens than the one in torch, so it is not kept",
             code="export-differs",
             why=f"on {audio.name}: {len(unequal):,} of {len(ours):,} utterances, first `{id_}`: `{one}` in torch,"
             f" `{other}` on onnxruntime",

@@ -57,9 +57,9 @@ def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -
     if process.returncode:
         lines = process.stderr.strip().splitlines()
         raise DataError(
-            "sherpa-onnx does not take the exported folder",
+            "sherpa-onnx cannot run the exported folder",
             code="export-differs",
-            why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'it says nothing'}",
+            why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'without a message'}",
             fix="report it with the version of sherpa-onnx",
         )
     texts: list[str] = json.loads(process.stdout.splitlines()[-1])

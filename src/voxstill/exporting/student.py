@@ -83,10 +83,10 @@ def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
         chunks_ms = chunks_ms or (DEFAULT_CHUNK_MS,)
     elif chunks_ms:
         raise ConfigError(
-            f"`{folder}` is no streaming student",
+            f"`{folder}` is not a streaming student",
             code="wrong-model",
-            why=f"it is a `{model.config.model_type}`, which hears an utterance as a whole",
-            fix="leave `--streaming` out, or train one with `student.streaming`",
+            why=f"it is a `{model.config.model_type}`, which processes whole utterances",
+            fix="leave `--streaming` out, or train a student with `student.streaming`",
         )
     blank_id, durations = students.blank_id(model), students.durations(model)
     if durations != tuple(range(len(durations))):

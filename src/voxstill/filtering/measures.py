@@ -332,10 +332,10 @@ class ScoreWriter(StageWork):
 def set_aside(job: MeasureJob, reason: str) -> int:
     """Stop the step for a job that could not be measured: without it the corpus would be silently smaller."""
     raise StorageError(
-        f"the labels of `{job.parts[0].part.utterances}` and what is beside it cannot be measured",
+        f"the labels of `{job.parts[0].part.utterances}` or the files read with them cannot be measured",
         code="part-failed",
         why=reason,
-        fix="check the storage and run `voxstill filter` again; it goes on where it stopped",
+        fix="check the storage and run `voxstill filter` again; it resumes where it stopped",
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WRONG = 0.5
-"""Labels with as many errors to a word do harm: a threshold is tightened for as long as what it drops is that wrong."""
+"""Labels with as many errors per word do harm: a threshold is tightened for as long as what it drops is that wrong."""
 HALF = 0.5
 """A share is proposed that keeps labels with so many of the errors of all."""
 FEWEST = 10
@@ -236,11 +236,11 @@ def picture(tuned: TuneResult) -> str:
             lines.append(f"{point.value:<20}{bar} {_percent(point.effect.wer)}")
     lines.append("")
     if not tuned.proposed:
-        return "\n".join([*lines, "nothing is proposed: no threshold drops labels that are bad enough"])
+        return "\n".join([*lines, "nothing is proposed: no threshold drops labels with a high enough WER"])
     effect = tuned.as_proposed
     lines.append(f"proposed, keeping {_percent(effect.kept)} with a WER of {_percent(effect.wer)}:")
     lines += [f"  --set {name}={value}" for name, value in tuned.proposed.items()]
-    return "\n".join([*lines, "These labels chose it: on others it will do a little worse."])
+    return "\n".join([*lines, "They were chosen on these labels: on others they will do slightly worse."])
 
 
 def _percent(rate: float | None) -> str:

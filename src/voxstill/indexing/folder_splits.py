@@ -20,7 +20,7 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, local_path, split_range
 
 _FOLDERS_SHOWN = 5
-_DECIDES = "a column `split` in a manifest decides otherwise"
+_DECIDES = "a column `split` in a manifest overrides this"
 
 
 def with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:

@@ -87,7 +87,7 @@ def scan(
             "there is no source",
             code="option-missing",
             why="`source.uri` is not set",
-            fix="name a folder, file or manifest",
+            fix="give a folder, file or manifest",
         )
     is_source_empty = True
     splits = splits_of_addresses(all_uris)
@@ -105,7 +105,7 @@ def scan(
                     of_source = replace(of_source, split=None, implied_split=options.split)
                 yield with_split(of_source, splits.get(uri))
             if is_empty and len(all_uris) > 1:
-                log.warning("index: `%s` holds no audio", redact_uri(uri))
+                log.warning("index: `%s` contains no audio", redact_uri(uri))
         if words := str(columns):
             name = f"`{redact_uri(uris[0])}`" if len(uris) == 1 else f"source {number + 1}"
             log.info("index: columns of %s: %s", name, words)
@@ -116,8 +116,8 @@ def scan(
         raise DataError(
             f"there is no audio in {names}",
             code="no-audio",
-            why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
-            fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
+            why="it is empty, or has neither audio files nor a known manifest",
+            fix="give a folder, file or manifest with audio; docs/sources.md shows what is read",
         )
 
 
@@ -137,7 +137,7 @@ def _scan_one(uri: str, work: Store | None, split: Split | None, cache: Cache | 
         yield from scan_bucket(uri.rstrip("/"), work, split, cache)
     elif not os.path.exists(path):
         raise DataError(
-            f"there is no source `{path}`", code="no-source", why="it does not exist", fix="check `source.uri`"
+            f"the source `{path}` does not exist", code="no-source", why="it does not exist", fix="check `source.uri`"
         )
     else:
         yield local_entry(path)
@@ -377,10 +377,10 @@ def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:
         if (first.metadata, first.implied_split) != (entry.metadata, entry.implied_split):
             stretch = "" if entry.start_ms is entry.end_ms is None else f" from {entry.start_ms or 0} ms on"
             raise DataError(
-                f"two rows say different things of `{redact_uri(entry.uri)}`{stretch}",
+                f"two rows differ about `{redact_uri(entry.uri)}`{stretch}",
                 code="source-contradiction",
-                why=f"{first.where} and {entry.where}: which of them is right cannot be known",
-                fix="take one of them out, or give each an `id` and both are utterances",
+                why=f"{first.where} and {entry.where}: it is not clear which of them is right",
+                fix="remove one of them, or give each an `id` to keep both as utterances",
             )
 
 
@@ -392,6 +392,6 @@ def _refuse_two_sources(entries: Iterable[SourceEntry]) -> None:
         raise DataError(
             f"`{redact_uri(numbers[first].uri)}` is in source {first + 1} and in source {others[0] + 1}",
             code="source-contradiction",
-            why="each has its own language, data set and splits: which of them are meant cannot be known",
-            fix="take it out of one of the sources, or list both addresses in the `uri` of one",
+            why="each source has its own language, data set and splits: it is not clear which of them are meant",
+            fix="remove it from one of the sources, or list both addresses in the `uri` of one",
         )

@@ -257,7 +257,7 @@ def _segment(
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
             left_out.append(placed)
     if not utterances:
-        raise errors[0] if errors else _no_speech(FailureKind.NO_SPEECH, "the voice-activity detector heard none")
+        raise errors[0] if errors else _no_speech(FailureKind.NO_SPEECH, "the voice-activity detector found no speech")
     first = file.entries[0]
     recording = IndexRow(
         id=file.id,

@@ -35,10 +35,10 @@ def span_of(entry: SourceEntry, duration_ms: int) -> vad.Span:
     """What an entry means of its file; where that lies past its end, the manifest speaks of other audio."""
     start, end = entry.start_ms or 0, duration_ms if entry.end_ms is None else entry.end_ms
     if start >= duration_ms or end > duration_ms + _TOLERANCE_MS:
-        why = f"the manifest knows {start} to {end} ms, the audio ends at {duration_ms} ms"
+        why = f"the manifest says {start} to {end} ms, the audio ends at {duration_ms} ms"
         raise DataError(FailureKind.BEYOND_END, code="not-in-audio", why=why)
     if entry.duration_ms is not None and abs(entry.duration_ms - duration_ms) > _CONTRADICTION_MS:
-        why = f"{entry.duration_ms / 1000:g} s there, {duration_ms / 1000:g} s of audio: of another file?"
+        why = f"{entry.duration_ms / 1000:g} s in the manifest, {duration_ms / 1000:g} s of audio: of another file?"
         raise DataError(FailureKind.CONTRADICTED, code="not-in-audio", why=why)
     return start, min(end, duration_ms)
 

@@ -198,7 +198,7 @@ class IndexState:
                 f"the source was changed while parts of `{self._work.uri(self._utterances)}` were made",
                 code="source-changed",
                 why=f"{num_versions} files were indexed in two versions, {num_ids} ids of utterances are there twice",
-                fix="index into another work folder, and leave the source as it is meanwhile",
+                fix="index into another work folder, and do not change the source while it runs",
             )
 
     def status(self, file: SourceFile) -> Status:
@@ -314,10 +314,10 @@ class IndexState:
         for entry in file.entries:
             if entry.sample is None and self._is_taken(entry):
                 raise DataError(
-                    f"the id `{entry.utterance_id}` is taken",
+                    f"the id `{entry.utterance_id}` is already used",
                     code="id-twice",
                     why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
-                    fix="give each utterance its own id, or index into another work folder; where the audio was moved, "
+                    fix="give each utterance its own id, or index into another work folder; if the audio was moved, "
                     "leave a link at its old place and index that",
                 )
 
@@ -326,17 +326,17 @@ class IndexState:
         return DataError(
             f"`{redact_uri(first.uri)}`{more} changed since `{self._work.root}` was made",
             code="source-changed",
-            why="the labels there are of what the files held then",
-            fix="index into another work folder, or put the old files back with their times",
+            why="the labels there are of the earlier content of the files",
+            fix="index into another work folder, or restore the old files with their modification times",
         )
 
     def _edited(self, first: SourceEntry, num_files: int) -> DataError:
         more = f" and {num_files - 1} more files" if num_files > 1 else ""
         at = f" ({first.where})" if first.where else ""
         return DataError(
-            f"the source says other things of `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
+            f"the source has other metadata for `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
             code="source-changed",
-            why=f"what was made in `{self._work.root}` rests on the words, speakers and splits of then",
+            why=f"what was made in `{self._work.root}` depends on the earlier words, speakers and splits",
             fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
         )
 

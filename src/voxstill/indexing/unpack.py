@@ -121,7 +121,7 @@ def _keep(file: SourceEntry, work: Store, key: str) -> None:
         num_bytes / 1e6 / seconds,
         redact_uri(work.uri(key)),
         num_bytes / 1e6,
-        f". It breaks off: {fault}" if fault else "",
+        f". It is incomplete: {fault}" if fault else "",
     )
 
 
@@ -139,7 +139,7 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
             f"`{redact_uri(uri)}` cannot be unpacked",
             code=system_code(error),
             why=error.strerror or str(error),
-            fix="make room in the work folder",
+            fix="free some space in the work folder",
         ) from None
     return None
 

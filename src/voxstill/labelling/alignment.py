@@ -98,7 +98,8 @@ def align(
         figures = _figures(work, task, source)
         if missing := figures.failed + figures.unwritten:
             log.warning(
-                "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
+                "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d have words that the "
+                "aligner has no tokens for",
                 missing,
                 figures.alignments,
                 figures.failed,
@@ -199,8 +200,8 @@ def _figures(work: Store, task: Task, source: Mapping[str, str]) -> AlignmentFig
         raise DataError(
             f"`{task.options.model}` aligns none of the {num:,} labels",
             code="text-not-aligned",
-            why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
-            fix="set `filter.aligner` to a CTC model of their language, or take it away",
+            why="their audio cannot be read" if num_failed == num else "it has no tokens for their words",
+            fix="set `filter.aligner` to a CTC model of their language, or unset it",
         )
     return AlignmentFigures(
         recipe=task.recipe,

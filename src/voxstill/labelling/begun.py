@@ -52,8 +52,9 @@ def not_finished(work: Store, teacher: config.Teacher) -> DataError:
     return DataError(
         f"`{work.root}` has no finished labels of `{teacher.name}`",
         code="step-unfinished",
-        why="they are begun, and `voxstill label` has not ended there"
-        + (f"; finished are those of {others}, which this configuration does not name" if others else ""),
-        fix="run `voxstill label` again: it goes on where it stopped. `voxstill filter --partial` judges those that "
-        "are there" + ("; for the others name their teacher" if others else ""),
+        why="they are incomplete: `voxstill label` has not finished there"
+        + (f"; finished are those of {others}, which this configuration does not use" if others else ""),
+        fix="run `voxstill label` again: it resumes where it stopped. `voxstill filter --partial` filters the "
+        "labels made "
+        "so far" + ("; to use the others, set their teacher" if others else ""),
     )

@@ -72,7 +72,7 @@ def _status(content: Mapping[str, object]) -> JobStatus:
     options = [status.begun, status.teacher, *(status.allowed if isinstance(status.allowed, list | tuple) else [None])]
     if not all(isinstance(section, Mapping) for section in options):
         raise DataError(
-            f"the status of {status.recipe} names no teacher",
+            f"the status of {status.recipe} has no teacher",
             code="table-broken",
             why="it has no options",
             fix="remove it",
@@ -179,7 +179,7 @@ class Watch:
         """As `engine.Changes`."""
         self.stages = stages
         current = self._current
-        log.info("control: done what was asked for at %s", current.at)
+        log.info("control: changed as requested at %s", current.at)
         self._poller.update(lambda status: status.working_by(current.at, current.settings))
 
     def rejected(self, error: VoxstillError) -> None:

@@ -70,7 +70,7 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     if len(recipes) < 2:
         only = workdir.finished(work, LabelFigures)
         if "name" in teacher.model_fields_set and teacher.name not in only.teacher:
-            message = "`%s` has finished labels of %s alone: these are taken, not those of `%s`"
+            message = "`%s` has only finished labels of %s: these are used, not those of `%s`"
             log.warning(message, work.root, only.teacher, teacher.name)
         return only
     try:
@@ -283,8 +283,8 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
         raise ConfigError(
             f"`{teacher.name}` cannot take over from `{before.teacher.name}`",
             code="change-refused",
-            why="one of them is shown the human texts and the other is not",
-            fix="label with it in a run of its own: its labels are then another table",
+            why="only one of them sees the human texts",
+            fix="label with it in a separate run: its labels are then another table",
         )
     if successor.identity == before.identity:
         return dataclasses.replace(successor, table=before.table)
@@ -303,5 +303,5 @@ def is_whole(work: Store, utterances: str, source: str, task: Task, done: LabelF
     is_unchanged = (done.source, done.listing) == (source, tables.parts_hash(work, task.prefix))
     if is_unchanged:
         same_audio.begin(work, utterances, task.prefix)
-        log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
+        log.info("label: nothing to do, all %d labels of %s exist", done.labels, task.recipe)
     return is_unchanged

@@ -101,7 +101,7 @@ def _refuse_nothing_labelled(task: Task, errors: Counter[str], num_asked: int) -
             f"the teacher `{task.teacher.name}` failed on all {num_asked} utterances",
             code="all-failed",
             why=max(errors, key=lambda error: errors[error]),
-            fix="mend the cause, then run `voxstill label --retry-failed`",
+            fix="fix the cause, then run `voxstill label --retry-failed`",
         )
 
 
@@ -112,7 +112,7 @@ def _refuse_no_texts(errors: Counter[str], num_supervised: int) -> None:
             f"none of the {num_supervised} utterances of supervised sources has a label",
             code="field-missing",
             why=max(errors, key=lambda error: errors[error]),
-            fix="mend the manifest, or leave `source.supervised` out, then index again",
+            fix="correct the manifest, or leave `source.supervised` out, then index again",
         )
 
 

@@ -11,7 +11,7 @@ from voxstill.storage import lease, tables
 from voxstill.storage.removals import REMOVED
 from voxstill.storage.store import Store
 
-WAY_OUT = "of files that are gone for good: take the utterances out with `voxstill remove`"
+WAY_OUT = "of files that no longer exist: remove the utterances with `voxstill remove`"
 """What ends a run that storage will never let finish."""
 
 

@@ -73,8 +73,8 @@ def begun_task(work: Store, teacher: config.Teacher) -> Task:
         raise DataError(
             f"`{work.root}` has no labels of `{teacher.name}`",
             code="step-unfinished",
-            why=f"labels that are begun there: {', '.join(recipes) or 'none'}",
-            fix=f"name the teacher of one of them, or run: voxstill label {work.root}",
+            why=f"labels started there: {', '.join(recipes) or 'none'}",
+            fix=f"set the teacher of one of them, or run: voxstill label {work.root}",
         )
     (recipe,) = alike
     options = begun.options(work, recipe)

@@ -36,9 +36,9 @@ class Transcribe(StageWork):
             name = self.task.teacher.name
             if f"{name}@{self._teacher.revision()}" != self.task.name:
                 raise TeacherError(
-                    f"what the teacher `{name}` reads was changed while labelling began",
+                    f"the files of the teacher `{name}` changed while labelling started",
                     code="source-changed",
-                    why="its labels are named after what it read before",
+                    why="the recipe of its labels was computed from the earlier files",
                     fix="run the same command again",
                 )
 

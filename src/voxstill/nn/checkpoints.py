@@ -58,7 +58,7 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
         return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"`{folder}` holds no student",
+            f"`{folder}` contains no student",
             code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or the experiment folder itself",
@@ -73,12 +73,12 @@ def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
     try:
         config = load_config(checkpoint)
         if config.model_type not in (*KINDS, *also):
-            raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
+            raise ValueError(f"it is a `{config.model_type}`; supported are {', '.join(KINDS)}")
         if getattr(config, "add_adapter", False):
-            raise ValueError("its frames pass through an adapter, which is not known here")
+            raise ValueError("it has an adapter, which is not supported")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"`{checkpoint}` holds no student",
+            f"`{checkpoint}` contains no student",
             code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
@@ -120,21 +120,21 @@ def make_frontend(
         return LogMelFrontend(cfg, noise_bank, log_mel, is_streaming=is_streaming)
     if is_streaming and config.model_type != STREAMING:
         raise ConfigError(
-            f"`student.streaming` does not go with `{checkpoint}`",
+            f"`student.streaming` cannot be used with `{checkpoint}`",
             code="start-checkpoint",
-            why=f"it is a `{config.model_type}`, which hears an utterance as a whole",
+            why=f"it is a `{config.model_type}`, which processes whole utterances",
             fix="leave `student.checkpoint` out, or start from a streaming student",
         )
     frontend = _of_checkpoint(config, cfg, noise_bank, checkpoint)
     its_own = frontend.log_mel.normalization if isinstance(frontend, LogMelFrontend) else None
     if normalization not in (None, its_own):
         raise ConfigError(
-            f"`student.normalization: {normalization}` does not go with `{checkpoint}`",
+            f"`student.normalization: {normalization}` cannot be used with `{checkpoint}`",
             code="start-checkpoint",
             why=f"it was trained with `{its_own}`"
             if its_own
             else f"a `{config.model_type}` has no log-mels to normalise",
-            fix="leave `student.normalization` out: a checkpoint brings its own",
+            fix="leave `student.normalization` out: a checkpoint has its own",
         )
     return frontend
 

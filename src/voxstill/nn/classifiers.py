@@ -64,7 +64,7 @@ def read_config(checkpoint: str) -> PretrainedConfig:
     config = checkpoints.read_config(checkpoint, (_ENCODER,))
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
-            f"`{checkpoint}` cannot tell classes apart",
+            f"`{checkpoint}` cannot be used for classification",
             code="start-checkpoint",
             why=f"there is no head for a `{config.model_type}`",
             fix="start from a wav2vec 2.0, HuBERT, WavLM or Parakeet, or leave `student.checkpoint` out",
@@ -98,7 +98,7 @@ def load(folder: Path) -> PreTrainedModel:
         return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"`{folder}` holds no student that tells classes apart",
+            f"`{folder}` contains no student that classifies",
             code="no-model",
             why=first_line(error),
             fix="give an experiment of `student.task: classes` or `speakers`, or the `model` folder in it",
@@ -168,7 +168,7 @@ def _class_of_transformers(model_type: str, task: Task) -> Any:
     base_class = getattr(transformers, name, None)
     if base_class is None:
         raise ConfigError(
-            f"`student.task: {task}` cannot be had from a `{model_type}`",
+            f"`student.task: {task}` cannot be trained from a `{model_type}`",
             code="start-checkpoint",
             why=f"`transformers` has no `{name}`",
             fix="start from a wav2vec 2.0 or a WavLM",

@@ -72,7 +72,7 @@ def sum_faults(folder: Path) -> dict[str, str]:
         if not path.is_file():
             reasons[path.name] = "it is missing"
         elif _sum_of(path) != wanted:
-            reasons[path.name] = "its bytes do not add up to its checksum"
+            reasons[path.name] = "its bytes do not match its checksum"
     return reasons
 
 
@@ -102,7 +102,7 @@ def _check_dropout(values: Mapping[object, object]) -> None:
         if isinstance(value, dict):
             _check_dropout(value)
         elif "dropout" in str(name) and isinstance(value, (int, float)) and not 0 <= value <= 1:
-            raise ValueError(f"`{name}` of its config.json is {value}, and no probability")
+            raise ValueError(f"`{name}` of its config.json is {value}, not a probability")
 
 
 def load_model(
@@ -158,7 +158,7 @@ def load_model(
             f"the weights of `{checkpoint}` do not fit a {type(model).__name__}",
             code="model-unloadable",
             why="; ".join(reasons),
-            fix="take the folder as it was saved: config.json and all files of weights belong together",
+            fix="use the folder as it was saved: config.json and all weight files belong together",
         )
     return model
 
@@ -169,7 +169,7 @@ def _check_sums(folder: Path) -> None:
             f"`{folder / name}` is broken",
             code="checkpoint-broken",
             why=reason,
-            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
+            fix=f"restore it from a copy; or remove `{SUMS}` if it was changed on purpose",
         )
 
 

@@ -181,7 +181,9 @@ def _triton_loss(device: torch.device) -> OverPaths | None:
         length_B = torch.ones(1, dtype=torch.long, device=device)
         transducer_triton.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
-        log.warning("the loss of a transducer takes many small steps on %s, as Triton does not run: %s", device, error)
+        log.warning(
+            "the transducer loss is computed in many small steps on %s, as Triton does not run: %s", device, error
+        )
         return None
     return transducer_triton.loss
 

@@ -71,10 +71,10 @@ def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
             config = checkpoints.read_config(cfg.checkpoint)
             if config.model_type != "wav2vec2":
                 raise ConfigError(
-                    f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `wav2vec2`",
+                    f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained further by `wav2vec2`",
                     code="start-checkpoint",
                     why=f"it is a `{config.model_type}`",
-                    fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
+                    fix="use a wav2vec 2.0 checkpoint, or set `pretrain.method: best_rq` for a Parakeet",
                 )
             new_head = "Wav2Vec2ForPreTraining" not in (config.architectures or ())  # an encoder has no quantizer
             with loading_weights(cfg.checkpoint):
@@ -186,10 +186,10 @@ def best_rq(cfg: Pretrain, size: students.Size, seed: int, normalization: Normal
     model = checkpoints.from_checkpoint(cfg.checkpoint, num_codes(cfg), keep_vocabulary=False, **options)
     if model.config.model_type not in students.PARAKEET_TYPES:
         raise ConfigError(
-            f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",
+            f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained further by `best_rq`",
             code="start-checkpoint",
             why=f"it is a `{model.config.model_type}`",
-            fix="give a Parakeet, such as a student of ours, or set `pretrain.method: wav2vec2`",
+            fix="use a Parakeet, such as a student of voxstill, or set `pretrain.method: wav2vec2`",
         )
     return model
 

@@ -223,8 +223,8 @@ def blank_id(model: PreTrainedModel) -> int:
         raise DataError(
             f"the blank of this `{config.model_type}` is token {config.blank_token_id} of {config.vocab_size}",
             code="model-unloadable",
-            why="the decoders here take the last token for the blank",
-            fix="take another checkpoint",
+            why="the decoders expect the blank to be the last token",
+            fix="use another checkpoint",
         )
     return int(config.blank_token_id)
 

@@ -52,7 +52,7 @@ def create_config(output: str | Path | None = None, *, overwrite: bool = False) 
     ConfigError where the file exists, unless it may be overwritten.
 
     >>> print(voxstill.create_config().to_text().splitlines()[0])
-    # voxstill configuration. Commented options show their defaults: take away `# ` to change one.
+    # voxstill configuration. Commented options show their defaults: remove `# ` to change one.
     >>> voxstill.create_config("new.yaml").figures
     {'path': 'new.yaml'}
     """
@@ -79,7 +79,7 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
 
     >>> preview = voxstill.preview_augmentation(cfg, "augmented")
     >>> preview.files[0]["file"], preview.files[0]["what"]
-    ('augmented/1-before.wav', 'as it is')
+    ('augmented/1-before.wav', 'original')
     """
     from voxstill.pipeline import preview_augmentation as previewing
 
@@ -109,7 +109,7 @@ def label(
     part: str | None = None,
     allow_teacher: Sequence[str] = (),
 ) -> LabelFigures:
-    """Label every utterance with the teacher, up to the limits; the same call goes on where this one stopped.
+    """Label every utterance with the teacher, up to the limits; the same call resumes where this one stopped.
 
     With `retry_failed` labels that failed before are made again. With `part`, such as "1/4", only a quarter of the
     chunks is labelled, while other processes label the others. `allow_teacher` names the teachers that `control` may

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Figures = TypeVar("Figures", bound=TableFigures)
 IS_MISSING = "it is missing"
 _IS_ADDED = "it was added since the table was finished"
-_IS_ANOTHER = "it is another than was written"
-_IS_DOUBLED = "it holds ids that stand in another part as well, or twice in it"
+_IS_ANOTHER = "it is not the file that was written"
+_IS_DOUBLED = "it has ids that are also in another part, or twice in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class FinishedTable(Generic[Figures]):
     def compare(self, what: str, counted: int, num: int) -> None:
         """Add the table where it does not hold as many as were counted; earlier versions did not count everything."""
         if counted and counted != num:
-            self.add(self.prefix, f"it holds {num:,} {what}, and {tables.SUCCESS} counts {counted:,}")
+            self.add(self.prefix, f"it has {num:,} {what}, but {tables.SUCCESS} says {counted:,}")
 
     @property
     def sound_figures(self) -> Figures | None:

@@ -94,7 +94,7 @@ class _Check:
             return
         table.compare("labels", figures.labels, len(ids))
         if len(ids) == figures.labels and figures.sha256 not in ("", digest.hexdigest()):
-            table.add(table.prefix, f"its labels have another checksum than {tables.SUCCESS} says")
+            table.add(table.prefix, f"the checksum of its labels is not that of {tables.SUCCESS}")
         utterance_ids = self._ids.get(self._listings.get(figures.source or "", ""))
         if utterance_ids is not None and (num := utterance_ids.num_missing(ids)):
             table.add(table.prefix, f"{num:,} of {len(utterance_ids):,} utterances have no label")

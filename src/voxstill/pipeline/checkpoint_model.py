@@ -44,10 +44,10 @@ def _make(target: str, run: RunDir, output: RunDir) -> str:
 
     if is_pretraining(run):
         raise ConfigError(
-            f"`{target}` is of a pre-training",
+            f"`{target}` is a pre-trained model",
             code="wrong-model",
-            why="it writes no text and tells no classes apart",
-            fix="train a student with `student.checkpoint`, and judge that",
+            why="it outputs neither text nor classes",
+            fix="train a student with `student.checkpoint`, and evaluate that",
         )
     cfg = config.load_snapshot(str(run.config))
     task = registry.find(cfg.student.task)
@@ -80,7 +80,7 @@ def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
         except (FileNotFoundError, RuntimeError) as error:  # also of a link to itself
             reason = str(error)
     raise DataError(
-        f"`{path}` is no whole checkpoint",
+        f"`{path}` is not a complete checkpoint",
         code="checkpoint-broken",
         why=reason,
         fix="give another one, `checkpoints/last` for example",

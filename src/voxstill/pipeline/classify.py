@@ -104,7 +104,7 @@ class Comparison(Result):
     def to_text(self) -> str:
         """The similarity and what it means."""
         if self.threshold is None:
-            return f"cosine {self.cosine:.3f}; no threshold is known: judge the model with `voxstill evaluate`"
+            return f"cosine {self.cosine:.3f}; no threshold is known: evaluate the model with `voxstill evaluate`"
         answer = "the same speaker" if self.same else "two speakers"
         return f"cosine {self.cosine:.3f}: {answer} (threshold {self.threshold:.3f})"
 
@@ -150,10 +150,10 @@ class _Student:
             if (actual := registry.name_of(folder)) != task:
                 fix = {"classes": "classify", "speakers": "embed", "recognition": "transcribe"}.get(actual, "evaluate")
                 raise ConfigError(
-                    f"`{model}` {'tells no classes apart' if task == 'classes' else 'has no embedding of speakers'}",
+                    f"`{model}` {'does not classify' if task == 'classes' else 'has no embedding of speakers'}",
                     code="wrong-model",
                     why=f"its task is `{actual}`, and not `{task}`",
-                    fix=f"give it to `voxstill {fix}`, or give another student here",
+                    fix=f"use `voxstill {fix}` for it, or give another student",
                 )
             self._loaded = LoadedClassifier(model_folder(folder), cfg.augment)
         self.names = self._loaded.names
@@ -168,7 +168,7 @@ class _Student:
     def _output(self, path: str) -> _Output:
         try:
             with recordings.readable(path) as source, self._reader.read(source) as decoded:
-                silent = "silent: all of its samples are 0" if decoded.is_silent else None
+                silent = "silent: all samples are 0" if decoded.is_silent else None
                 return _Output(path, self._mean(decoded.samples_T), warning=decoded.warning or silent)
         except VoxstillError as error:
             return _Output(path, None, error=in_one_line(error))
@@ -217,14 +217,16 @@ def embed(cfg: Config, model: str, names: Sequence[str], output: str | None, *, 
     """
     if output is not None and not output.endswith(ENDINGS):
         raise ConfigError(
-            f"`{output}` has no known ending",
+            f"`{output}` has no known extension",
             code="output-path",
-            why="it sets the form",
+            why="the extension sets the format",
             fix=f"use {' or '.join(ENDINGS)}",
         )
     paths, num_skipped = recordings.expand(names)
     if compare and len(paths) != 2:
-        raise ConfigError("two recordings are compared", code="no-input", why=f"{len(paths)} are named", fix="name two")
+        raise ConfigError(
+            "exactly two recordings can be compared", code="no-input", why=f"{len(paths)} are given", fix="give two"
+        )
     student = _Student(cfg, model, "speakers")
     rows = [
         Embedding(

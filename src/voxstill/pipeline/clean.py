@@ -59,7 +59,7 @@ class CleanResult(Result):
         lines = [*self.recipes, f"{len(self.recipes)} tables, {self.bytes / 1e6:,.1f} MB: {what}"]
         if self.holding_removed:
             lines.append(
-                f"{', '.join(self.holding_removed)}: stay, and hold utterances that were removed; with the "
+                f"{', '.join(self.holding_removed)}: are kept, and have utterances that were removed; with the "
                 "configuration that made them run `voxstill filter` and `voxstill shard`, or `voxstill shard "
                 "--unlabelled`, then this"
             )
@@ -77,7 +77,7 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     files = _tables(work)
     if not files:
         raise DataError(
-            f"`{work.root}` has no table", code="no-work-folder", why="it is no work folder", fix="check the path"
+            f"`{work.root}` has no table", code="no-work-folder", why="it is not a work folder", fix="check the path"
         )
     used = _used(cfg, work, files)
     kept = {key for tar in _named_tars(work, used) for key in (tar, _sidecar(tar))}

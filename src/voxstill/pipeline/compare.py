@@ -128,7 +128,7 @@ class RunComparison(stats.PairedTest):
 def runs(cfg: Config, both: Sides) -> RunComparison:
     """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
 
-    DataError where the references hold no words.
+    DataError where the references contain no words.
     """
     speakers = {id_: segment.speaker for id_, segment in both.references.items()}
     scored = [
@@ -139,7 +139,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
     test = stats.paired_test(first, second, cfg.evaluate.bootstrap_draws, cfg.seed)
     if test is None:
         raise DataError(
-            "the references hold no words", code="no-words", fix="look at the texts, or say `--normalizer none`"
+            "the references contain no words", code="no-words", fix="check the texts, or use `--normalizer none`"
         )
     better = [
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
@@ -182,8 +182,8 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
         raise DataError(
             f"`{run}` has no texts",
             code="wrong-model",
-            why="it is of a student that writes none",
-            fix="give a recogniser's",
+            why="it is from a student that outputs none",
+            fix="give those of a recogniser",
         )
     split = cfg.evaluate.split
     found = results.read_all(RunDir(folder).evaluation)
@@ -193,7 +193,7 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
         raise DataError(
             f"`{run}` was not evaluated on `{split}`",
             code="step-unfinished",
-            why="it was trained further since" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
+            why="it was trained further after it" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
             fix=f"run `voxstill evaluate {run} --on {split}` first",
         )
     if len(own) > 1:
@@ -201,7 +201,7 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
             f"`{run}` has several results of `{split}`",
             code="several-recipes",
             why=", ".join(f"`{result.path}`" for result in own),
-            fix="name one of these folders",
+            fix="give one of these folders",
         )
     return own[0]
 
@@ -223,7 +223,7 @@ def _references(
     known = [score.by_id(transcripts.read(str(result.references)), run) for run, result in stored]
     if not known:
         raise DataError(
-            "nothing tells what was said",
+            "there are no references",
             code="option-missing",
             why="two files of hypotheses were given",
             fix="add `--ref FILE`",
@@ -235,10 +235,10 @@ def _references(
     if not shared or unlike is not None:
         named = " and ".join(f"`{result.path}`" for _, result in stored)
         raise DataError(
-            "the two were not judged on the same texts",
+            "the two were not evaluated on the same texts",
             code="no-common-ids",
-            why=f"{f'they differ about `{unlike}`' if unlike else 'they share no utterance'}: {named}",
-            fix="evaluate both on one corpus, name results of one corpus, or add `--ref FILE`",
+            why=f"{f'they differ about `{unlike}`' if unlike else 'they have no utterance in common'}: {named}",
+            fix="evaluate both on one corpus, give results of one corpus, or add `--ref FILE`",
         )
     return shared
 
@@ -246,10 +246,12 @@ def _references(
 def _doubts(test: stats.PairedTest) -> list[str]:
     doubts = []
     if test.blocks_are == "utterances":
-        doubts.append("fewer than two speakers are known: utterances of one speaker are alike, so p is too small")
+        doubts.append(
+            "fewer than two speakers are known: utterances of one speaker are not independent, so p is too small"
+        )
     if test.exact and test.p > DOUBTFUL and 2 ** (1 - test.blocks) > DOUBTFUL:
         least = 2 ** (1 - test.blocks)
-        doubts.append(f"{test.blocks} {test.blocks_are} are too few to tell: p could not be below {least:.2g}")
+        doubts.append(f"{test.blocks} {test.blocks_are} are too few: p cannot be below {least:.2g}")
     return doubts
 
 
@@ -272,7 +274,7 @@ def verdict(comparison: RunComparison) -> str:
         lines.append(f"{name:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = comparison.interval
     stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
-    sure = "may be chance" if comparison.p > DOUBTFUL else "is hardly chance"
+    sure = "is not statistically significant" if comparison.p > DOUBTFUL else "is statistically significant"
     return "\n".join(
         [
             *lines,

@@ -27,7 +27,7 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
     }
     runs = dict(zip(COMPARED, found["runs"], strict=True))
     facts: html.Facts = {
-        "title": "voxstill: two compared",
+        "title": "voxstill: comparison of two systems",
         "about": " and ".join(map(redact_uri, both.runs)),
         "systems": [
             {

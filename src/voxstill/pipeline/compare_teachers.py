@@ -215,7 +215,7 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
         equal[one][two] = equal[two][one] = pair.share
     return html.render_comparison(
         {
-            "title": "voxstill: teachers compared",
+            "title": "voxstill: comparison of teachers",
             "about": f"Labels of {len(number)} teachers in {redact_uri(cfg.work)}",
             "utterances": comparison.utterances,
             "hours": comparison.hours,
@@ -288,16 +288,16 @@ def table(comparison: TeacherComparison) -> str:
         )
     if comparison.price_per_hour is not None:
         costs = ", ".join(f"{n}: {_money(row.cost)}" for n, row in numbered)
-        lines += ["", f"cost of labelling {comparison.hours:,.1f} h at {comparison.price_per_hour:g} an hour: {costs}"]
+        lines += ["", f"cost of labelling {comparison.hours:,.1f} h at {comparison.price_per_hour:g} per hour: {costs}"]
     known = comparison.words_with_human_text
-    lines += ["", f"WER by {known:,} words of human texts" if known else "nobody wrote down what was said: no WER", ""]
+    lines += ["", f"WER by {known:,} words of human texts" if known else "there are no human texts: no WER", ""]
     numbers = "".join(f"{number:>9}" for number in range(1, len(rows) + 1))
-    lines.append(f"{'errors of a column, were the row right':<40}{numbers}")
+    lines.append(f"{'errors of the column, with the row as reference':<40}{numbers}")
     for number, rates_of_row in enumerate(comparison.apart, start=1):
         rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(rates_of_row, start=1))
         lines.append(f"{number:<40}{rates}")
     if comparison.different:
-        lines += ["", "where they differ most:"]
+        lines += ["", "largest disagreements:"]
         for difference in comparison.different:
             lines.append(f"  {difference.id}")
             lines += [f"    {number}  {text}" for number, text in enumerate(difference.heard.values(), start=1)]

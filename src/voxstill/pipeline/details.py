@@ -44,9 +44,9 @@ def with_text(
     if "wer" not in figures or results.HYPOTHESES not in evaluation.files:
         if by or show:
             raise ConfigError(
-                f"`--{'by' if by else 'show'}` is of recognisers",
+                f"`--{'by' if by else 'show'}` is for recognisers",
                 code="option-unused",
-                why=f"`{figures.get('model')}` writes no text",
+                why=f"`{figures.get('model')}` does not output text",
                 fix="leave it out; `--json` has every class",
             )
         is_known = {"accuracy", "macro_f1", "classes", "rtfx", "parameters", "scorer"} <= figures.keys()
@@ -110,8 +110,9 @@ def _field(cfg: Config, utterances: Sequence[Utterance], name: str) -> dict[str,
     raise ConfigError(
         f"no utterance of the split has a field `{name}`",
         code="field-missing",
-        why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for one",
-        fix="name the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
+        why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for any "
+        "utterance",
+        fix="give the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
         + ", ".join(f"`{field}`" for field in recognition.FIELDS),
     )
 

@@ -62,7 +62,7 @@ def corpus_of(cfg: Config, folder: str, *, pretrain: bool) -> Corpus:
         return Corpus(folder, _written(folder, lengths_ms), False, None, f"nothing is indexed: {about}")
     source, lengths_ms = indexed
     share = source.splits.get("train", 0) / max(source.utterances, 1)
-    about = f"{source.utterances:,} indexed utterances; all of their labels are taken to be kept, their texts assumed"
+    about = f"{source.utterances:,} indexed utterances; assuming that all labels are kept, and their texts"
     return Corpus(folder, _written(folder, lengths_ms), False, source.hours * share, about)
 
 

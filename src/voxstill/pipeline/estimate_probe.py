@@ -31,7 +31,7 @@ def labelling_rtfx(cfg: Config, source: IndexFigures, seconds: float = PROBE_S) 
     decode = read_utterances.Decode(read_utterances.reading(cfg))
     keys = manifest.parts(work, workdir.prefix("utterances", source.recipe))
     rows = (row for key in keys for row in tables.from_parquet(work.read(key), Utterance, work.uri(key)))
-    log.info("estimate: labelling for up to %.0f s to see how fast it is", seconds)
+    log.info("estimate: labelling for up to %.0f s to measure its speed", seconds)
     audio_ms, spent_s, num = 0, 0.0, _FIRST
     decode.open()
     try:

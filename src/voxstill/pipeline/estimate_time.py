@@ -70,15 +70,15 @@ def label_duration(cfg: Config, *, probe: bool = False) -> Duration:
     done = [workdir.named(work, LabelFigures, recipe) for recipe in workdir.finished_recipes(work, "labels")]
     own = [figures for figures in done if figures.teacher.partition("@")[0] == cfg.teacher.name and figures.rtfx]
     if own:
-        rtfx, about = own[-1].rtfx, f"by {own[-1].labels:,} finished labels"
+        rtfx, about = own[-1].rtfx, f"from {own[-1].labels:,} finished labels"
     elif (so_far := _rate_of_chunks(cfg, work, source.recipe)) is not None:
         rtfx, about = so_far
     elif probe and (tried := labelling_rtfx(cfg, source)) is not None:
         rtfx = tried * (cfg.engine.teachers or (1 if cfg.engine.name == "inline" else world.num_cores()))
         seconds = 3600 * source.teacher_hours / rtfx
-        return Duration(seconds, "probed", f"by a minute of labelling, at {rtfx:.0f} times real time")
+        return Duration(seconds, "probed", f"from a minute of labelling, at {rtfx:.0f} times real time")
     else:
-        return Duration(None, "assumed", "no chunk is labelled: `--probe` tries for a minute")
+        return Duration(None, "assumed", "no chunk is labelled: `--probe` measures it for a minute")
     return Duration(3600 * source.teacher_hours / rtfx, "measured", f"{about}, at {rtfx:.0f} times real time")
 
 
@@ -99,7 +99,7 @@ def _rate_of_chunks(cfg: Config, work: Store, utterances: str) -> tuple[float, s
     audio_ms = _labelled_ms(work, utterances, chunks[1:])
     gaps_s = np.diff([entry.modified_s for entry in chunks])
     elapsed_s = float(np.minimum(gaps_s, _GAP * np.median(gaps_s)).sum())
-    return (audio_ms / 1000 / elapsed_s, f"by {len(chunks)} finished chunks") if elapsed_s and audio_ms else None
+    return (audio_ms / 1000 / elapsed_s, f"from {len(chunks)} finished chunks") if elapsed_s and audio_ms else None
 
 
 def _labelled_ms(work: Store, utterances: str, chunks: Sequence[Entry]) -> int:
@@ -129,11 +129,11 @@ def train_duration(
         basis: Basis = "measured"
     elif card is None and not _has_gpu():
         step_s, basis = _probed_step(cfg, plan, setup, footprint), "probed"
-        about = "by small steps that were made to try"
+        about = "from small trial steps"
     else:
         card = card or _own_card()
         if card is None:
-            return Duration(None, "assumed", "this GPU is not in the table of cards: name one with `--gpu`")
+            return Duration(None, "assumed", "this GPU is not in the table of cards: give one with `--gpu`")
         step_s, basis = _step_on(card, cfg, plan, setup, footprint), "assumed"
         about = f"{_UTILISATION:.0%} of the {card.name}'s peak is assumed, and {_KERNEL_S * 1e6:.0f} us a kernel"
     limits = [budget.steps * step_s] if budget.steps is not None else []

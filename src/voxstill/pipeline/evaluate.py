@@ -39,9 +39,9 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         name = registry.name_of(model)
         if cfg.decode.tune and name != "recognition":
             raise ConfigError(
-                "`decode.tune` has no use",
+                "`decode.tune` has no effect",
                 code="option-unused",
-                why=f"`{target}` writes no text: its task is `{name}`",
+                why=f"`{target}` does not output text: its task is `{name}`",
                 fix="leave it out",
             )
         split = of_split(cfg)
@@ -72,7 +72,7 @@ def _check_language_model(cfg: Config) -> None:
         raise ConfigError(
             "`decode.tune` has nothing to tune",
             code="option-unused",
-            why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model in `voxstill run` alone",
+            why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model only in `voxstill run`",
             fix="set `decode.beam`, and `decode.lm` to the `labels.arpa` of the experiment, or leave `decode.tune` out",
         )
 

@@ -79,10 +79,10 @@ def check_chunks(chunks_ms: Sequence[int], what: str) -> None:
     """ConfigError where a streaming student cannot hear one of them at once, or where one is named twice."""
     if not set(chunks_ms) <= set(CHUNKS_MS) or len(set(chunks_ms)) < len(chunks_ms):
         raise ConfigError(
-            f"{what} names no chunks",
+            f"{what} has no valid chunk sizes",
             code="option-value",
-            why=f"a streaming student hears {', '.join(map(str, CHUNKS_MS))} ms at once",
-            fix="name some of these, each of them once: `560,160`",
+            why=f"a streaming student has chunks of {', '.join(map(str, CHUNKS_MS))} ms",
+            fix="give some of these, each once: `560,160`",
         )
 
 
@@ -99,7 +99,10 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
     check_chunks(streaming, "`streaming`")
     if exported.locate(model) is not None:
         raise ConfigError(
-            f"`{model}` is exported already", code="wrong-model", why="it holds ONNX files", fix="give the experiment"
+            f"`{model}` is exported already",
+            code="wrong-model",
+            why="it contains ONNX files",
+            fix="give the experiment",
         )
     target = Path(output)
     with model_of(model) as (source, checkpoint):
@@ -109,7 +112,7 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
                 f"`{model}` cannot be exported",
                 code="wrong-model",
                 why=f"its task is `{name}`",
-                fix="give a student that writes text",
+                fix="give a student that outputs text",
             )
         model_folder = _local(source)
         weights = checkpoint_files.digest(model_folder, _FILES)
@@ -165,7 +168,7 @@ def _with_sherpa(draft: Path, manifest: ExportedModel, audio: GateAudio, figures
     equal = sum(map(str.__eq__, texts, figures.texts))
     if equal < _FEW_EQUAL * len(texts):
         log.warning(
-            "export: sherpa-onnx writes other words in %d of %d utterances of %s",
+            "export: sherpa-onnx outputs other words in %d of %d utterances of %s",
             *(len(texts) - equal, len(texts), audio.name),
         )
     return dataclasses.replace(figures, equal_sherpa=equal, utterances_sherpa=len(texts))
@@ -209,17 +212,17 @@ def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int
             raise ConfigError(
                 f"`{target}` exists",
                 code="output-exists",
-                why="it holds no exported student",
-                fix="name a folder that is not there yet",
+                why="it contains no exported student",
+                fix="give a new folder",
             )
         return None
     manifest = exported.read(target)
     if manifest.weights != weights:
         raise ConfigError(
-            f"`{target}` holds another model",
+            f"`{target}` contains another model",
             code="output-exists",
             why=f"it was exported from `{manifest.model}` with other weights",
-            fix="name another folder, or remove this one",
+            fix="give another folder, or remove this one",
         )
     if faults := exported.faults(target, manifest):
         log.warning("export: made again: %s", ", ".join(f"`{name}`: {why}" for name, why in faults.items()))

@@ -52,19 +52,19 @@ def file_error(row: ExportedLabel, *, local: bool = True, mono: bool = True, who
     if split_range(utterance.uri)[1] is not None:
         return "it is a part of another file, such as a member of a tar"
     if local and not is_local(utterance.uri):
-        return "it does not lie on this machine"
+        return "it is not on this machine"
     if (row.recording.num_channels or 1) > 1 and (mono or utterance.channel is None):
         return "its recording has several channels"
-    return "it is a stretch of a longer recording" if whole and not row.is_whole else None
+    return "it is a segment of a longer recording" if whole and not row.is_whole else None
 
 
 def unreadable(form: str, row: ExportedLabel, why: str) -> DataError:
     """The error of a label that a format has no way to write."""
     return DataError(
-        f"`--format {form}` cannot name the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
+        f"`--format {form}` cannot refer to the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
         code="export-format",
         why=why,
-        fix="take `--format jsonl`, or the tars of `voxstill shard`: each utterance is a file in them, with its text",
+        fix="use `--format jsonl`, or the tars of `voxstill shard`: each utterance is a file in them, with its text",
     )
 
 
@@ -278,7 +278,7 @@ def write_kaldi(labels: ExportedLabels, folder: Path) -> int:
 
 def _rxfile_error(path: str) -> str | None:
     match = _OPENED_OTHERWISE.search(path)
-    return match and f"Kaldi does not take {match[0]!r} in a path for a part of its name"
+    return match and f"Kaldi does not read {match[0]!r} in a path literally"
 
 
 def _insert(rows: sqlite3.Connection, row: ExportedLabel, words: str) -> None:
@@ -295,8 +295,8 @@ def _insert(rows: sqlite3.Connection, row: ExportedLabel, words: str) -> None:
         raise DataError(
             f"two utterances would be `{id_}` in Kaldi",
             code="export-format",
-            why="an id that begins with its speaker is not given it again, and another has just that id",
-            fix="take `--format jsonl`, or other ids in the manifest",
+            why="the speaker is put before ids that do not begin with it, which makes these two the same",
+            fix="use `--format jsonl`, or other ids in the manifest",
         ) from None
 
 

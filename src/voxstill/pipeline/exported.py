@@ -104,7 +104,7 @@ class LabelReader:
             raise DataError(
                 f"the labels {self._labels.recipe} in `{self._work.root}` have no verdicts",
                 code="step-unfinished",
-                why=f"the only finished ones are of the labels {judged.labels}",
+                why=f"the only finished verdicts are of the labels {judged.labels}",
                 fix=f"run: voxstill filter {self._work.root}",
             )
         return judged

@@ -65,9 +65,9 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
         )
     if figures.duplicates:
         log.warning(
-            "index: %d recordings hold audio that is in the table under another address, and are not taken again: "
-            "`error` in `recordings` names it. Words, speakers and splits stay those of the first; where the audio was "
-            "moved, link its old place to the new one (`ln -s NEW OLD`), for all steps read it there",
+            "index: %d recordings have audio that is in the table under another address, and are left out: `error` "
+            "in `recordings` has that address. Words, speakers and splits remain those of the first; if the audio was "
+            "moved, link its old place to the new one (`ln -s NEW OLD`), because all steps read it there",
             figures.duplicates,
         )
     _warn_of_levels(figures, cfg.audio.normalize)
@@ -81,9 +81,10 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
             "index: %d recordings have more than %g %% of their samples at or beyond full scale: %s",
             figures.clipped,
             100 * level.MAX_CLIPPED,
-            "`audio.normalize: peak` keeps what float files hold beyond it; others were recorded too loud"
+            "`audio.normalize: peak` keeps what float files have beyond it; others were recorded too loud"
             if normalize == "none"
-            else "float files keep what is beyond it; others were recorded too loud, which only the original mends",
+            else "float files keep what is beyond it; others were recorded too loud, which only the original "
+            "recording can repair",
         )
     if figures.dc_offset > few:
         log.warning(
@@ -100,20 +101,20 @@ def unusable(figures: IndexFigures) -> VoxstillError:
     why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
     if figures.exit_code == StorageError.exit_code:
         return StorageError(
-            what, code="recordings-unusable", why=why, fix="the same command tries again what storage did not give"
+            what, code="recordings-unusable", why=why, fix="the same command tries again what storage did not return"
         )
     return DataError(
         what,
         code="recordings-unusable",
         why=why,
-        fix="mend the source, or raise `engine.max_failed_share` to go on with the rest",
+        fix="fix the source, or raise `engine.max_failed_share` to continue with the rest",
     )
 
 
 def _warn_of_kept(num: int) -> None:
     if num:
         log.warning(
-            "index: %d recordings that the source holds out were indexed for training before and stay there: to hold "
+            "index: %d recordings that the source holds out were indexed for training before and remain there: to hold "
             "them out, index into another work folder (copy `labels` there, and nothing is labelled twice)",
             num,
         )
@@ -123,7 +124,7 @@ def _warn_of_added_times(num: int) -> None:
     if num:
         log.warning(
             "index: %d recordings were indexed before their source had word times, or by a version that did not read "
-            "them, and stay without: to learn from them, index into another work folder",
+            "them, and have none: to use them, index into another work folder",
             num,
         )
 
@@ -233,8 +234,8 @@ def _warn_of_absent_speakers(files: SourceFiles, sources: Sequence[Source]) -> N
         absent[file.source].difference_update(map(speaker_of, file.entries))
     if names := sorted(set[str]().union(*absent)):
         log.warning(
-            "index: `source.test_speakers` or `source.dev_speakers` name %s, and no recording is of them: check the "
-            "names, for all other speakers are learnt from",
+            "index: `source.test_speakers` or `source.dev_speakers` contain %s, but no recording is of them: check the "
+            "names, because all other speakers are in training",
             ", ".join(f"`{name}`" for name in names),
         )
 
@@ -265,7 +266,7 @@ def _nothing_usable(figures: IndexFigures) -> DataError:
         f"none of {figures.recordings} recordings can be used",
         code="recordings-unusable",
         why=", ".join(f"{reason}: {num}" for reason, num in reasons),
-        fix="check that `source.uri` names speech and that the options of `segment` fit it",
+        fix="check that `source.uri` is speech and that the options of `segment` fit it",
     )
 
 

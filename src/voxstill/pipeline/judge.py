@@ -99,7 +99,7 @@ def _without_grammar(cfg: Config, free: Teacher, sample: Sequence[Utterance]) ->
     try:
         return teacher_evaluation.evaluate_without_grammar(cfg, free, sample)
     except (TeacherError, DataError) as error:
-        log.warning("evaluate: the teacher is not judged without its grammar: %s (%s)", error.what, error.why)
+        log.warning("evaluate: the teacher is not evaluated without its grammar: %s (%s)", error.what, error.why)
         return None
 
 

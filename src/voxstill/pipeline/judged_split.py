@@ -93,14 +93,17 @@ def _warnings(cfg: Config, num_long: int, num_texts: int, unknown: Counter[str])
     if num_long:
         warnings.append(
             f"{num_long:,} human texts are of audio longer than `segment.max_ms` ({cfg.segment.max_ms / 1000:g} s),"
-            " which was cut into utterances without words: they are not judged. `voxstill align` cuts words, too"
+            " which was cut into utterances without words: they are not evaluated. `voxstill align` also cuts words"
         )
     if num_texts:
-        warnings.append(f"{num_texts:,} texts of `evaluate.texts` have the id of no utterance, and are not judged")
+        warnings.append(
+            f"{num_texts:,} texts of `evaluate.texts` have an id that no utterance has, and are not evaluated"
+        )
     if unknown:
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in unknown.most_common(3))
         warnings.append(
-            f"{unknown.total():,} recordings could not be used ({reasons}), and this index is of a version that did not"
-            " keep their human texts: they are not judged. Index into another work folder to judge them"
+            f"{unknown.total():,} recordings could not be used ({reasons}), and this index is from a version that "
+            "did not"
+            " store their human texts: they are not evaluated. Index into another work folder to evaluate them"
         )
     return warnings

@@ -98,9 +98,9 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:
         raise DataError(
-            f"`{source}` holds no texts",
+            f"`{source}` contains no texts",
             code="no-words",
-            why="it is no file, has no `.txt` file in it, and no finished shards",
+            why="it is neither a text file, nor a folder with `.txt` files, nor one with finished shards",
             fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
         )
     normalize = normalizer(cfg.student.text)

@@ -43,7 +43,7 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
         connection = connect(_address(url), additional_headers=headers)
     except (OSError, ValueError, InvalidHandshake, InvalidURI) as error:
         raise ConfigError(
-            f"no server answers at {url}",
+            f"no server responds at {url}",
             code="live-server",
             why=first_line(error),
             fix=f"check the address, and {API_KEY} where the server needs a key",

@@ -55,8 +55,8 @@ def refuse_added(work: Store, labels: Labels) -> None:
         raise DataError(
             f"the labels in `{work.uri(workdir.prefix('labels', figures.recipe))}` are not finished",
             code="step-unfinished",
-            why="some were added, or taken away, since `voxstill label` ended there",
-            fix="run `voxstill label` again; it goes on where it stopped. Or judge those that are there: --partial",
+            why="some were added or removed after `voxstill label` finished there",
+            fix="run `voxstill label` again; it resumes where it stopped. Or filter the labels made so far: --partial",
         )
 
 
@@ -124,7 +124,7 @@ def _log(jobs: Sequence[measures.MeasureJob]) -> None:
     labelled = [part for job in jobs for part in job.parts if part.part.labels]
     num_scored = sum(part.scored is not None for part in labelled)
     if labelled:
-        message = "filter: labels of %d parts are measured, those of %d were before"
+        message = "filter: labels of %d parts are measured now, those of %d were measured before"
         log.info(message, len(labelled) - num_scored, num_scored)
 
 

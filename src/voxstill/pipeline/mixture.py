@@ -134,7 +134,7 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     there = ", ".join(f"{figures.recipe} ({figures.teacher or 'no labels'})" for figures in newest or finished)
     named = "" if entry.shards is None else f" `{entry.shards}`"
     raise DataError(
-        f"`train.corpora` asks for shards{named} of `{entry.work}`, which has "
+        f"`train.corpora` needs shards{named} of `{entry.work}`, which has "
         + ("such shards of several recipes" if newest else "none of them finished"),
         code="several-recipes" if newest else "step-unfinished",
         why=f"finished are: {there}" if there else "no shards are finished there",

@@ -36,7 +36,7 @@ SLOTS = 8
 """Batches in a step of Parquet files where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same
 global batches."""
 _LENGTHS_ALONE = (
-    "lengths as recorded: a training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
+    "lengths as recorded: training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
     "student cannot learn"
 )
 _BINS = 12
@@ -101,9 +101,9 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
     """
     if isinstance(ranks, int) and ranks < 1:
         raise ConfigError(
-            f"there cannot be {ranks} ranks",
+            f"{ranks} ranks are impossible",
             code="option-value",
-            why="somebody must train",
+            why="at least one rank is needed",
             fix="give --ranks 1 or more",
         )
     ranks, epoch = None if ranks is None else whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
@@ -159,8 +159,8 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
     raise DataError(
         f"`{where}` has nothing to plan",
         code="no-work-folder",
-        why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
-        fix="run `voxstill shard`, or name a Parquet file with a column `duration_ms`",
+        why="it is neither a work folder with shards, nor a folder of shards or of Parquet files",
+        fix="run `voxstill shard`, or give a Parquet file with a column `duration_ms`",
     )
 
 
@@ -176,7 +176,7 @@ def _of_shards(
     elif not isinstance(task, PlannedTask):
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
     elif shards.unlabelled and task.needs_labels(cfg):
-        note = "the shards have no labels: lengths alone decide here"
+        note = "the shards have no labels: the plan depends on the lengths only"
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,), {}
     else:
         open_corpus = task.corpus
@@ -189,7 +189,7 @@ def _of_shards(
         budget, notes = Budget.of(cfg.train, first.steps), []
         if budget.steps is None or budget.seconds is not None:
             notes.append(
-                f"the order of the steps of epoch {epoch} depends on the clock, or on options that are not set"
+                f"the order of the steps of epoch {epoch} depends on the training time, or on options that are not set"
             )
         progress = 1.0 if budget.steps is None else min(epoch * first.steps / budget.steps, 1.0)
         made = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
@@ -274,8 +274,8 @@ def picture(result: PlanResult, made: EpochPlan) -> str:
         f"dropped: {dropped or 'none'}; repeated: {result.repeated:,}",
         *([f"data sets: {dataset_hours(result.hours_by_dataset)}"] if result.hours_by_dataset else ()),
         f"padding {result.padding:.2%}, imbalance {result.imbalance_mean:.3f} "
-        f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time "
-        "hears speech",
+        f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time is "
+        "spent on speech",
         "",
         f"{'length, s':>12}  {'utterances':<{_BAR + 12}}{'batches':>8}  {'in a batch':>12}  {'padding':>7}",
     ]

@@ -31,6 +31,6 @@ def check_crop(cfg: Config) -> None:
         raise ConfigError(
             f"`pretrain.crop_ms` is {cfg.pretrain.crop_ms} and `plan.budget_ms` is {cfg.plan.budget_ms}",
             code="option-conflict",
-            why="not one utterance of that length would fit into a batch",
+            why="no utterance of that length would fit into a batch",
             fix="raise `plan.budget_ms`, or lower `pretrain.crop_ms`",
         )

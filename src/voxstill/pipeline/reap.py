@@ -93,7 +93,7 @@ class ReapResult(Result):
         """A line for each, and the counts."""
         lines = [row.to_text() for row in self.found]
         if not self.found:
-            lines.append("nothing is left over")
+            lines.append("there are no left-over processes or files")
         elif self.end:
             lines.append(f"{len(self.ended)} of {len(self.found)} ended or removed")
         else:
@@ -143,10 +143,10 @@ def reap(folder: str | None = None, *, end: bool = False) -> ReapResult:
     """
     if not process.can_judge():
         raise ConfigError(
-            "left-over processes cannot be told here",
+            "left-over processes cannot be detected here",
             code="needs-linux",
-            why="only Linux shows what a process has inherited",
-            fix="end them by hand",
+            why="only Linux shows the environment of other processes",
+            fix="end them manually",
         )
     root = None if folder is None else normalize_root(folder)
     _wait_for_ranks_that_begin()

@@ -43,8 +43,8 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
         raise ConfigError(
             f"`filter.second_teacher` is `{name}`",
             code="second-teacher",
-            why="these are the labels that are judged: they agree with themselves",
-            fix="name another teacher, or the recipe of its labels",
+            why="these are the labels to filter: they agree with themselves",
+            fix="set another teacher, or the recipe of its labels",
         )
     if (found := workdir.success(work, LabelFigures, name)) is not None:
         return found
@@ -55,10 +55,10 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
         return fitting[0]
     there = ", ".join(f"{other.recipe} ({other.teacher})" for other in fitting or others) or "none"
     raise DataError(
-        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
+        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are from it",
         code="second-teacher",
         why=f"{'they' if fitting else 'finished'} are: {there}",
-        fix="name one of the recipes" if others else "run `voxstill label` with that teacher first",
+        fix="set one of the recipes" if others else "run `voxstill label` with that teacher first",
     )
 
 

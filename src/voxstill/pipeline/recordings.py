@@ -80,10 +80,10 @@ def expand(names: Sequence[str]) -> Recordings:
     """
     if not names:
         raise ConfigError(
-            "there is nothing to read", code="no-input", why="no audio is named", fix="name files, folders or `-`"
+            "there is no audio to read", code="no-input", why="no audio is given", fix="give files, folders or `-`"
         )
     if list(names).count(STANDARD_INPUT) > 1:
-        raise ConfigError("`-` stands twice", code="no-input", why="standard input is read once", fix="name it once")
+        raise ConfigError("`-` is given twice", code="no-input", why="standard input is read once", fix="give it once")
     paths: list[str] = []
     num_skipped = 0
     for name in names:
@@ -102,8 +102,8 @@ def expand(names: Sequence[str]) -> Recordings:
             raise DataError(
                 f"there is no audio in `{redact_uri(name)}`",
                 code="no-audio",
-                why=f"of its files ({others.total()}) none has an ending of audio",
-                fix="name the files themselves, or a folder with .wav, .flac, .mp3 or the like",
+                why=f"none of its {others.total()} files has an audio extension",
+                fix="give the files themselves, or a folder with .wav, .flac, .mp3 or the like",
             )
         if others:
             kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
@@ -149,12 +149,12 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
     if source is None:
         if sys.stdin is None:  # `<&-`
             raise ConfigError(
-                "standard input is closed", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+                "standard input is closed", code="no-input", why="it provides no audio", fix="pipe a file into it"
             )
         source = sys.stdin.buffer
     if source.isatty():
         raise ConfigError(
-            "standard input is a terminal", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+            "standard input is a terminal", code="no-input", why="it provides no audio", fix="pipe a file into it"
         )
     with scratch.folder() as folder, (folder / "audio").open("wb") as copy:
         while piece := source.read(_COPIED_BYTES):
@@ -186,7 +186,7 @@ def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
         _microphone() as sounddevice,
         sounddevice.InputStream(samplerate=RATE_HZ, channels=1, dtype="int16") as stream,
     ):
-        log.info("listen: speak; Ctrl-C ends it")
+        log.info("listen: speak now; Ctrl-C ends it")
         while True:
             samples_T1, _ = stream.read(pcm.ms_to_samples(block_ms))
             yield samples_T1[:, 0].copy()

@@ -39,7 +39,7 @@ class RemoveResult(Result):
         counts = f"{self.removed:,} utterances removed, {self.all_removed:,} with those removed before"
         if not self.removed:
             return counts
-        return f"{counts}\nfinished shards may still hold them: run `voxstill filter`, `shard` and `clean --yes`"
+        return f"{counts}\nfinished shards may still contain them: run `voxstill filter`, `shard` and `clean --yes`"
 
 
 def read_ids(file: str) -> list[str]:
@@ -53,15 +53,15 @@ def read_ids(file: str) -> list[str]:
     except (VoxstillError, UnicodeDecodeError) as error:
         why = error.why if isinstance(error, VoxstillError) else str(error)
         raise DataError(
-            f"cannot read `{file}`", code="ids-to-remove", why=why, fix="give a text file with one id a line"
+            f"cannot read `{file}`", code="ids-to-remove", why=why, fix="give a text file with one id per line"
         ) from None
     ids = [id_ for line in lines if (id_ := _COMMENT.sub("", line).strip())]
     if not ids:
         raise DataError(
-            f"`{file}` holds no id",
+            f"`{file}` contains no ids",
             code="ids-to-remove",
             why="nothing would be removed",
-            fix="give a file with one id a line",
+            fix="give a file with one id per line",
         )
     return ids
 
@@ -95,7 +95,7 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
                 f"`{work.root}` has no utterance or recording {shown}{more}",
                 code="ids-to-remove",
                 why="they are in none of its tables; nothing was removed",
-                fix="give ids as they stand in the tables `utterances` and `recordings`",
+                fix="give ids as they are in the tables `utterances` and `recordings`",
             )
         if found:
             held.check()
@@ -219,6 +219,6 @@ def _ambiguous(first: _Meaning, other: _Meaning) -> DataError:
         f"the id `{first.removal.id}` is that of different audio in two tables",
         code="ids-to-remove",
         why=f"{first} and {other}; nothing was removed",
-        fix=f"give the id of the recording that is meant, `{first.recording_id}` or `{other.recording_id}`, and all of "
-        "it is removed; or delete the table that is not used any more with `voxstill clean`",
+        fix=f"give the id of the recording that you mean, `{first.recording_id}` or `{other.recording_id}`, to remove "
+        "all of it; or delete the unused table with `voxstill clean`",
     )

@@ -55,9 +55,9 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             continue
         if not is_known:
             log.error(
-                "`%s` is not repaired, as this configuration makes other %s now: give the one that made it with "
-                "--config. Where it is this one, the corpus has grown or utterances were removed since: then remove "
-                "the folder, and the step makes those of now",
+                "`%s` is not repaired, as this configuration now makes other %s: give the configuration that made it "
+                "with --config. If it is this one, the corpus has grown or utterances were removed since: "
+                "then remove the folder and run the step again",
                 table,
                 kind,
             )
@@ -110,8 +110,8 @@ def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     if kind == "shards":
         log.warning(
-            "verify: `%s` is not made again, but counts as unfinished: it is older than the last labels or the last "
-            "`voxstill remove`. `voxstill filter` and `voxstill shard` write the shards of now",
+            "verify: `%s` is not made again, but marked as unfinished: it is older than the last labels or the last "
+            "`voxstill remove`. `voxstill filter` and `voxstill shard` write the current shards",
             table,
         )
     with lease.hold(work, table, "verify --repair"):
@@ -147,7 +147,7 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str]) ->
     now = _labels(work, recipe)
     if labels is not None and now is not None and labels.sha256 != now.sha256:
         log.warning(
-            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again", table
+            "verify: `%s` has other labels than before: run `voxstill filter` and `voxstill shard` again", table
         )
 
 

@@ -97,16 +97,16 @@ def report(experiment: str) -> ExperimentReport:
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
-            f"`{experiment}` is no experiment",
+            f"`{experiment}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below exp/",
+            fix="give a folder below exp/",
         )
     cfg = config.load_snapshot(str(run.config))
     try:
         filtered = finished_verdicts(cfg)
     except VoxstillError as error:
-        log.info("report: nothing is said of the filter: %s", error.what)
+        log.info("report: nothing is reported about the filter: %s", error.what)
         filtered = None
     steps, rounds = _earlier(run)
     return _written(cfg, run, facts_of(cfg, run, steps, filtered, rounds))
@@ -198,7 +198,7 @@ def _metrics(run: RunDir) -> list[Mapping[str, Any]]:
     lines = run.metrics.read_bytes().splitlines() if run.metrics.is_file() else []
     rows = [row for row in map(_metric, lines) if row is not None]
     if len(rows) < len(lines):
-        log.warning("report: %d lines of `%s` are no metrics, and are left out", len(lines) - len(rows), run.metrics)
+        log.warning("report: %d lines of `%s` are not metrics, and are left out", len(lines) - len(rows), run.metrics)
     return rows
 
 

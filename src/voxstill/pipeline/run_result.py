@@ -41,7 +41,7 @@ class Judged:
     def to_text(self) -> str:
         """All error rates in one sentence."""
         if self.student is None:
-            return "no human texts to judge by"
+            return "no human texts to evaluate with"
         sides = {"student WER": self.student, "with a language model": self.with_lm, "teacher WER": self.teacher}
         rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
         return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items() if rate is not None)
@@ -169,9 +169,9 @@ def _rehearsed(rehearsal: Rehearsal, seconds: float, experiments: Path) -> list[
     takes = {"labelling": rehearsal.whole["label_hours"], "training": rehearsal.whole["train_hours"]}
     known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
     return [
-        f"Every step works: {rehearsal.files} files went the whole line in {clock(seconds)}.",
+        f"Every step works: {rehearsal.files} files went through the whole pipeline in {clock(seconds)}.",
         f"The whole source is about {rehearsal.whole['hours']:.1f} h of audio. "
-        f"Roughly, it takes {' and '.join(known)}.",
+        f"It will take roughly {' and '.join(known)}.",
         "Error rates after so few steps mean nothing.",
         f"Nothing else was touched; `{rehearsal.work}` and `{experiments}` may be removed.",
     ]

@@ -65,7 +65,7 @@ def serve(
                 "the models are not served on Ray",
                 code="ray-unavailable",
                 why=describe(error),
-                fix="the logs of its replicas say more: `serve status` and `ray logs`",
+                fix="see the logs of its replicas: `serve status` and `ray logs`",
             ) from error
         try:
             ready(ServeResult(url=server.address(host, port), models=server.names(sources)))
@@ -86,9 +86,9 @@ def application(arguments: Mapping[str, str]) -> Any:
     models, engine, path = given.pop("models", ""), given.pop("engine", "auto"), given.pop("config", None)
     if engine not in get_args(Engine):
         raise ConfigError(
-            f"there is no engine `{engine}`",
+            f"unknown engine `{engine}`",
             code="unknown-name",
-            why="it is auto, torch or onnx",
+            why="it must be auto, torch or onnx",
             fix="leave `engine` out",
         )
     check_packages()
@@ -124,7 +124,7 @@ def check_packages() -> None:
     server.check_packages()
     if importlib.util.find_spec("fastapi") is None:
         raise ConfigError(
-            "there is no Ray Serve",
+            "Ray Serve is not installed",
             code="missing-package",
             why="it is not installed",
             fix="pip install 'voxstill[ray-serve]'",

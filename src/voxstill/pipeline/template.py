@@ -24,7 +24,7 @@ def create_config(output: str | None = None, *, overwrite: bool = False) -> Repo
             f"`{path}` exists",
             code="output-exists",
             why="it would be overwritten",
-            fix="name another file, or add --yes",
+            fix="give another file, or add --yes",
         )
     Store(str(path.parent)).replace(path.name, text.encode())
     return ReportResult(figures={"path": str(path)})

@@ -103,18 +103,18 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
     """
     if cfg.decode.tune:
         raise ConfigError(
-            "`decode.tune` has no use where nothing is judged",
+            "`decode.tune` has no effect in transcription",
             code="option-unused",
             why="weights are tuned by `voxstill evaluate` and `voxstill run`",
-            fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
+            fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to the values they found",
         )
     with model_of(model) as (folder, _):
         if (task := registry.name_of(folder)) != "recognition":
             raise ConfigError(
-                f"`{model}` writes no text",
+                f"`{model}` does not output text",
                 code="wrong-model",
                 why=f"its task is `{task}`",
-                fix="`voxstill evaluate` judges it; give a recogniser here",
+                fix="evaluate it with `voxstill evaluate`, or give a recogniser",
             )
         student = recognizer.student(cfg.decode, folder, **options)
         student.load()
@@ -289,10 +289,10 @@ def check_form(form: str) -> None:
     """ConfigError where transcripts have no such form."""
     if form not in FORMS:
         raise ConfigError(
-            f"there is no form `{form}`",
+            f"unknown format `{form}`",
             code="unknown-name",
-            why="it is not known",
-            fix=f"take one of {', '.join(FORMS)}",
+            why="this format is not supported",
+            fix=f"use one of {', '.join(FORMS)}",
         )
 
 

@@ -42,7 +42,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
     labels, measured = measured_labels(cfg)
     if label_figures.are_human_texts(labels):
         raise DataError(
-            "labels that are the human texts cannot be judged by them",
+            "labels that are the human texts cannot be evaluated with them",
             code="nothing-to-judge",
             why="the teacher is `reference`",
             fix="label with another teacher first",
@@ -61,11 +61,11 @@ def tune(cfg: Config) -> tuning.TuneResult:
     known = scores.filter(np.asarray(numpy_array(scores["reference_words"]) > 0))
     if not len(known):
         raise DataError(
-            "no label can be held against a human text",
+            "no label can be compared with a human text",
             code="nothing-to-judge",
-            why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
+            why=f"{num:,} labels have scores, but none of their utterances has a human text",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`, or judge some labels with "
-            f"`voxstill explore {work.root} --edit`: a hundred are a beginning",
+            f"`voxstill explore {work.root} --edit`: a hundred are enough to start",
         )
     return tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs)))
 

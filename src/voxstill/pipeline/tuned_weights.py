@@ -33,10 +33,10 @@ def check(cfg: Config) -> None:
     """Raise ConfigError where weights would be judged on the split that they are tuned on."""
     if cfg.decode.tune and cfg.evaluate.split == DEV:
         raise ConfigError(
-            "`decode.tune` and `evaluate.split: dev` do not go together",
+            "`decode.tune` and `evaluate.split: dev` cannot be combined",
             code="option-conflict",
-            why="the weights are tuned on the dev split, and would look better there than they are",
-            fix="judge another split, or leave `decode.tune` out",
+            why="the weights are tuned on the dev split, so results there would look too good",
+            fix="evaluate another split, or leave `decode.tune` out",
         )
 
 
@@ -75,10 +75,10 @@ def tune(cfg: Config, target: str) -> Tuning:
         student.check_alignment()
     except ConfigError as error:
         raise ConfigError(
-            "`decode.tune` has no use",
+            "`decode.tune` has no effect",
             code="option-unused",
-            why=f"`{target}`: {error.why}, and weights are tuned for those alone",
-            fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
+            why=f"`{target}`: {error.why}, and weights are only tuned for those",
+            fix="leave it out; weights can be tried manually with `voxstill evaluate EXP --on dev`",
         ) from None
     search = beam_search(cfg.decode, student.vocabulary.pieces)
     assert search is not None, "a language model needs a beam"
@@ -99,8 +99,8 @@ def tune(cfg: Config, target: str) -> Tuning:
         raise DataError(
             "weights cannot be tuned without words",
             code="nothing-to-judge",
-            why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} hold none",
-            fix="leave `decode.tune` out; or look whether the audio is where it was, and what the dev texts are",
+            why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} have none",
+            fix="leave `decode.tune` out; or check that the audio is still there, and the dev texts",
         )
     tuning = Tuning(
         split=DEV,

@@ -66,8 +66,8 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
             raise ConfigError(
                 f"`{where}` is an experiment, and checkpoints cannot be made again",
                 code="checkpoint-broken",
-                why="they are the work of a training",
-                fix="remove what is broken; `voxstill train` goes on from the last checkpoint that is left",
+                why="they are the result of a training",
+                fix="remove what is broken; `voxstill train` resumes from the last remaining checkpoint",
             )
         return check_experiment(run)
     work = Store(where)
@@ -75,10 +75,10 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
     num_files, faults = file_faults(work)
     if not first.checked:
         raise DataError(
-            f"`{where}` has no finished table and is no experiment",
+            f"`{where}` has no finished table and is not an experiment",
             code="no-work-folder",
-            why="there is nothing to compare with what was written",
-            fix="name a work folder or a folder below exp/",
+            why="there is nothing to check",
+            fix="give a work folder or a folder below exp/",
         )
     rows = {finding.path: finding.reason for finding in first.rows}
     repaired: list[str] = []

@@ -153,7 +153,7 @@ def _lines(data: bytes, uri: str) -> list[str]:
     except UnicodeDecodeError:
         raise _no_sentences(uri, "it is not UTF-8") from None
     if "\0" in text:
-        raise _no_sentences(uri, "it is not text: it has characters that are 0")
+        raise _no_sentences(uri, "it is not text: it has null characters")
     filled = [line for line in (" ".join(line.split()) for line in text.splitlines()) if line]
     lines = [line for line in filled if _is_speakable(line)]
     if not lines:
@@ -186,14 +186,14 @@ def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> Non
     if marker.is_file():
         is_whole = (folder / "manifest.jsonl").is_file()
         if is_whole and marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":
-            raise _unusable(folder, "it holds voices of other texts or options")
+            raise _unusable(folder, "it contains voices of other texts or options")
     elif any(folder.iterdir()):
         raise _unusable(folder, "it is not empty")
 
 
 def _unusable(folder: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"`{folder}` cannot be used", code="output-exists", why=why, fix="name a new folder, or remove it first"
+        f"`{folder}` cannot be used", code="output-exists", why=why, fix="give a new folder, or remove it first"
     )
 
 

@@ -143,10 +143,10 @@ def _tar_hashes(utterances: pa.Table) -> Iterator[int]:
         member = TAR_MEMBER.fullmatch(uri)
         if member is None or channel is not None or gain_db is not None:
             raise DataError(
-                f"the audio of utterance `{id_}` cannot stay where it is",
+                f"the audio of utterance `{id_}` cannot be used in place",
                 code="option-conflict",
-                why="`shard.format: in_place` asks for whole members of tars: all channels, and their own level",
-                fix="set `shard.format: flac`, which writes the audio anew",
+                why="`shard.format: in_place` needs whole members of tars: all channels, and their own level",
+                fix="set `shard.format: flac`, which writes the audio again",
             )
         yield hash64(member[1])
 

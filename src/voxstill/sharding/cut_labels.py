@@ -98,7 +98,7 @@ def _parts(utterance: Utterance, label: Label | None, max_ms: int) -> list[tuple
 
 
 def _word_counts(tokens: Sequence[str], words: Sequence[Word]) -> list[int] | None:
-    """How many words each token of a text consists of; None where they do not go together.
+    """How many words each token of a text consists of; None where they do not match.
 
     As many words as tokens are one each, however they are spelt. Whisper may have two words for `well-known`.
     """

@@ -57,7 +57,7 @@ def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
 
 
 def source_of(work: Store, prefix: str) -> str | None:
-    """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
+    """The listing of the utterances that the shards below `prefix` were started with; None where it is not known."""
     note = work.read_json(f"{prefix}/{BASE}") or {}
     return None if (source := note.get("source")) is None else str(source)
 

@@ -105,7 +105,7 @@ class Cache:
             yield
 
     def _unwritable(self, error: OSError) -> StorageError:
-        why, fix = error.strerror or str(error), "check `cache.folder` and its rights"
+        why, fix = error.strerror or str(error), "check `cache.folder` and its permissions"
         return StorageError(f"cannot write into the cache `{self.folder}`", code=system_code(error), why=why, fix=fix)
 
     def _path(self, uri: str) -> Path:

@@ -31,10 +31,10 @@ def decode(data: bytes, where: str) -> dict[str, object]:
     """The object without its checksum; DataError where it is none, or not the one that was written."""
     try:
         if has_checksum(data) and not _is_whole(data):
-            raise ValueError("its bytes do not add up to its checksum")
+            raise ValueError("its bytes do not match its checksum")
         value: object = json.loads(data)
         if not isinstance(value, dict):
-            raise ValueError(f"it holds a {type(value).__name__}")
+            raise ValueError(f"it contains a {type(value).__name__}")
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",

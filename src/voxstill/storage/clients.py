@@ -80,9 +80,9 @@ def _check_takes_files(folder: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileNotFoundError:
-        why = "no file can be made there"
+        why = "no file can be created there"
         raise StorageError(
-            f"cannot write to `{folder}`", code="no-permission", why=why, fix="name a folder that you may write to"
+            f"cannot write to `{folder}`", code="no-permission", why=why, fix="give a folder that you may write to"
         ) from None
     except OSError:  # what the write itself fails with says more
         pass

@@ -179,7 +179,7 @@ class Poller(Generic[StatusT]):
         """Report that the request of a time is refused, and return why, in words."""
         why = f"{error.what}: {error.why}" if error.why else error.what
         refused = one_line(f"{why}; {error.fix}" if error.fix else why, _MOST_SHOWN)
-        log.error("control: what was asked for is refused, and the job goes on as before: %s", refused)
+        log.error("control: the request is refused, and the job continues as before: %s", refused)
         self.update(lambda status: replace(status, asked_at=at, refused=refused))
         return refused
 
@@ -213,7 +213,7 @@ class Poller(Generic[StatusT]):
         except Exception as error:  # also a RecursionError, of JSON that is nested deeply
             if not self._is_unreadable:
                 what, why = (error.what, error.why) if isinstance(error, VoxstillError) else (REQUEST, repr(error))
-                log.warning("control: not known what is asked for: %s (%s)", what, why)
+                log.warning("control: the request cannot be read: %s (%s)", what, why)
             self._is_unreadable = True
             return
         self._is_unreadable = False
@@ -230,4 +230,4 @@ class Poller(Generic[StatusT]):
                 ConfigError("it cannot be understood", code="change-refused", why=f"{type(error).__name__}: {error}"),
             )
         else:
-            log.info("control: asked for at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))
+            log.info("control: requested at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))

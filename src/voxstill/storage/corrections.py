@@ -21,7 +21,7 @@ PREFIX = "corrections"
 Judgement = Literal["right", "wrong", "corrected", "withdrawn"]
 NOT_LABELLED = ("nobody has judged it", "judged wrong, and nobody wrote what was said")
 """Errors of labels of the teacher `corrected`: such an utterance has no label, which is no failure."""
-FIX = "put a copy of it back, or delete it: its judgements are lost"
+FIX = "restore it from a copy, or delete it: its judgements are then lost"
 """What to do about a damaged part."""
 MANY_PARTS = 64
 """So many parts are joined to one by `compact`."""
@@ -132,7 +132,7 @@ def read(work: Store, key: str) -> list[Correction]:
         raise DataError(
             f"`{work.uri(key)}` is damaged",
             code="table-broken",
-            why="its rows are not those that it is named after",
+            why="its rows do not match its name",
             fix=FIX,
         )
     return rows

@@ -182,7 +182,7 @@ def _fetch_local(uri: str, path: str, byte_range: ByteRange | None) -> Blob:
 
 
 def _starts_after_the_end(uri: str, num_bytes: int) -> StorageError:
-    why = f"it starts after the end: there are {num_bytes} bytes"
+    why = f"it starts after the end: the file has {num_bytes} bytes"
     return StorageError(
         f"cannot read `{redact_uri(uri)}`", code="source-changed", why=why, fix="run `voxstill index` again"
     )
@@ -203,7 +203,7 @@ def _check_size(uri: str, num_bytes: int) -> None:
 
 def _refused(uri: str, why: str) -> RefusedError:
     return RefusedError(
-        f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="give another file, or take it out"
+        f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="give another file, or remove it"
     )
 
 
@@ -318,7 +318,7 @@ def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, att
     Some servers call everything a page, so the bytes must look like one too.
     """
     if len(data) != num_asked:
-        why = f"the server says that it sends {num_asked} bytes, and sends {len(data)}"
+        why = f"the server announced {num_asked} bytes, but sent {len(data)}"
         raise StorageError(
             f"cannot read `{redact_uri(uri)}`",
             code="storage-unreachable",
@@ -330,7 +330,7 @@ def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, att
         raise WebPageError(
             f"cannot read `{redact_uri(uri)}`",
             code="web-page",
-            why="the server answers with a web page, such as a login or an error",
+            why="the server returned a web page, such as a login or an error",
             fix="check the address, and the user and password in ~/.netrc, then run the step again",
         )
 

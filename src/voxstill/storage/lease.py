@@ -101,15 +101,15 @@ class Lease:
             raise StorageError(
                 f"another process has taken over `{self._table}` in `{self._work.root}`",
                 code="lease-lost",
-                why=f"{_describe(self._successor)}, as no beat of this one was seen for {STALE_S:.0f} s",
-                fix="nothing is lost: leave the work to it, or run the same command again when it has ended",
+                why=f"{_describe(self._successor)}, as this one showed no heartbeat for {STALE_S:.0f} s",
+                fix="nothing is lost: let it do the work, or run the same command again when it has ended",
             )
         if time.monotonic() - self._last_beat_s > STALE_S:
             raise StorageError(
                 f"the lease of `{self._table}` in `{self._work.root}` could not be renewed for {STALE_S:.0f} s",
                 code="lease-lost",
-                why="storage does not answer, so another process may have taken over",
-                fix="check the storage; the same command goes on where this one stopped",
+                why="storage does not respond, so another process may have taken over",
+                fix="check the storage; the same command resumes where this one stopped",
             )
 
     def release(self) -> None:
@@ -210,7 +210,8 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
         f"`{table}` in `{work.root}` is being written by another process",
         code="lease-held",
         why=_describe(holder),
-        fix=f"wait for it or end it; if its machine is gone, the lease is free {STALE_S:.0f} s after its last beat",
+        fix=f"wait for it or end it; if its machine is gone, the lease expires {STALE_S:.0f} s after its last "
+        "heartbeat",
     )
 
 
@@ -223,7 +224,9 @@ def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) 
         return False
     if fresh_s > 0:
         log.info(
-            "lease: waiting up to %.0f s to see whether it still runs: %s", min(fresh_s, STALE_S), _describe(holder)
+            "lease: waiting up to %.0f s to see whether it is still running: %s",
+            min(fresh_s, STALE_S),
+            _describe(holder),
         )
     until_s = time.monotonic() + min(max(fresh_s, 0), STALE_S) + 1.5 * BEAT_S
     while time.monotonic() < until_s:
@@ -264,7 +267,7 @@ def _read(work: Store, table: str, number: int) -> Holder | None:
         return holder
     except DataError:
         raise StorageError(
-            f"`{redact_uri(work.uri(_key(table, number)))}` is no lease",
+            f"`{redact_uri(work.uri(_key(table, number)))}` is not a lease",
             code="lease-held",
             why="it was damaged, or another program wrote it",
             fix="remove it if no process of voxstill works there",

@@ -30,7 +30,7 @@ def kept(work: Store, step: str) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             handler = log_to(path)
         except OSError as error:
-            log.warning("%s: no log file is kept: %s", step, error.strerror)
+            log.warning("%s: no log file is written: %s", step, error.strerror)
         else:
             if not is_local(work.root):
                 stack.enter_context(_uploaded(work, key, path))

@@ -87,10 +87,10 @@ def parts(work: Store, prefix: str) -> list[str]:
         rows = _rows(work, prefix) or []
     written = {row.name: row for row in rows if row.name != tables.SUCCESS}
     if missing := sorted(written.keys() - there):
-        raise _broken(work, prefix, f"{len(missing)} of {len(written)} parts are missing, for one `{missing[0]}`")
+        raise _broken(work, prefix, f"{len(missing)} of {len(written)} parts are missing, such as `{missing[0]}`")
     if (added := added_parts(prefix, written, there)) and rows:
-        step = "run the step that makes it again, which may not have ended; where it has, "
-        raise _broken(work, prefix, f"{len(added)} parts were added since, for one `{added[0]}`", step)
+        step = "run the step that makes it again, which may not have finished; if it has, "
+        raise _broken(work, prefix, f"{len(added)} parts were added since, such as `{added[0]}`", step)
     with ThreadPoolExecutor(tables.READERS) as pool:
         for fault in pool.map(lambda row: changed(work, row, there[row.name]), written.values()):
             if fault is not None:
@@ -106,12 +106,12 @@ def added_parts(prefix: str, written: Iterable[str], there: Iterable[str]) -> li
 def changed(work: Store, row: WrittenFile, entry: Entry) -> str | None:
     """Why a part is not the one that was written down; None where it is."""
     if row.num_bytes not in (None, entry.num_bytes):
-        return f"`{row.name}` has {entry.num_bytes} bytes, and had {row.num_bytes} when it was written"
+        return f"`{row.name}` has {entry.num_bytes} bytes, but had {row.num_bytes} when it was written"
     if row.num_rows is None or _is_same(row, entry):
         return None
     footer = parquet.read_footer(work, entry)
     if (footer.crc32, footer.num_rows) != (row.crc32, row.num_rows):
-        return f"`{row.name}` is another than was written: its checksum or the number of its rows differs"
+        return f"`{row.name}` is not the file that was written: its checksum or the number of its rows differs"
     return None
 
 
@@ -119,7 +119,7 @@ def check_success(work: Store, prefix: str, success: bytes) -> None:
     """DataError where a `_SUCCESS.json` is not what an earlier version wrote, which has no checksum of its own."""
     files = read(work, prefix)
     if files is not None and not is_former_success(files, success):
-        raise _broken(work, prefix, f"its `{tables.SUCCESS}` is not what was written")
+        raise _broken(work, prefix, f"its `{tables.SUCCESS}` was changed or damaged")
 
 
 def is_former_success(files: Iterable[WrittenFile], success: bytes) -> bool:

@@ -56,7 +56,7 @@ def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     if not _is_whole(data):
-        raise _refused(where, what, "its bytes do not add up to its checksum")
+        raise _refused(where, what, "its bytes do not match its checksum")
     try:
         return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:

@@ -42,9 +42,9 @@ class Part:
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConfigError(
-                f"`--part {text}` is no part",
+                f"`--part {text}` is not a part",
                 code="wrong-part",
-                why="a part is K/N, K from 1 to N",
+                why="a part is K/N, with K from 1 to N",
                 fix="write 1/4 or auto",
             )
         return cls(int(match[1]), int(match[2]))
@@ -60,7 +60,7 @@ class Part:
                 part = cls(int(environment["JOB_COMPLETION_INDEX"]) + 1, int(environment["VOXSTILL_PARTS"]))
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                "`--part auto` has nothing to go by",
+                "`--part auto` finds no job array",
                 code="wrong-part",
                 why=f"{error} is not set: neither a Slurm array nor an indexed Kubernetes job with VOXSTILL_PARTS",
                 fix="write --part K/N; in a Kubernetes job set VOXSTILL_PARTS to its completions",
@@ -124,7 +124,7 @@ def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = T
             break
     if not missing:
         return is_done
-    state = "done" if is_done and part.number not in missing else "not done, the same command goes on"
+    state = "done" if is_done and part.number not in missing else "not done, the same command resumes"
     log.info(
         "%s: part %d of %d is %s; %d of %d parts %s still missing: %s",
         step,
@@ -154,7 +154,7 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
             f"`{table}` in `{work.root}` is made of `{agreed['of']}`, and this part would be of `{of}`",
             code="wrong-part",
             why="the options of an earlier step differ from those of the other parts",
-            fix="give each part the same configuration",
+            fix="use the same configuration for all parts",
         )
     if agreed != terms:
         raise ConfigError(
@@ -164,5 +164,5 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
             why=f"this is one of {terms['parts']} with chunks of {terms['chunk']} and {terms['chunk_hours']:g} h",
             fix=f"use --part K/{agreed['parts']}, engine.chunk={agreed['chunk']} and "
             f"engine.chunk_hours={agreed['chunk_hours']:g}; "
-            f"`voxstill {step}` without --part does what is left once no part runs any more",
+            f"`voxstill {step}` without --part does the rest when no part is running",
         )

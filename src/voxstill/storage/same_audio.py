@@ -66,19 +66,19 @@ def compare(work: Store, utterances: str, labels: str) -> None:
     of_other_audio, of_other_kind = _compared(work, utterances, labels)
     if of_other_audio:
         raise DataError(
-            f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of other audio than the "
-            f"utterances of their ids in `{utterances}`, or of another language",
+            f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of different audio than the "
+            f"utterances with their ids in `{utterances}`, or of another language",
             code="step-outdated",
-            why=f"`{of_other_audio[0]}`, for one, was another recording, channel or stretch when it was labelled, "
-            "its file was changed since, or its text, word times or language were where the teacher is shown them",
-            fix="index and label into another work folder, without these labels, or use the source and the options "
-            f"of `index` of then. Where the language was corrected: remove `{labels}` and run `voxstill label`",
+            why=f"`{of_other_audio[0]}`, for example, was another recording, channel or segment when it was labelled, "
+            "or its file was changed since, or its text, word times or language were changed and the teacher sees them",
+            fix="index and label into another work folder, without these labels, or use the earlier source and "
+            f"options of `index`. If the language was corrected: remove `{labels}` and run `voxstill label`",
         )
     if of_other_kind:
         raise DataError(
             f"{len(of_other_kind):,} labels in `{redact_uri(work.uri(labels))}` are of another kind than their source",
             code="step-outdated",
-            why=f"`source.supervised` was changed since `{of_other_kind[0]}`, for one, was labelled: where it is true "
+            why=f"`source.supervised` was changed after, for example, `{of_other_kind[0]}` was labelled: if it is true "
             "labels are the texts of the manifest, else those of the teacher",
             fix="run `voxstill label --retry-failed`, which makes them again; to keep them, index and label into "
             "another work folder",

@@ -165,7 +165,7 @@ def figures(store: Store, prefix: str) -> ShardFigures:
             f"the shards in `{store.uri(prefix)}` are not finished",
             code="step-unfinished",
             why=f"there is no {tables.SUCCESS}",
-            fix="run `voxstill shard`; it goes on where it stopped",
+            fix="run `voxstill shard`; it resumes where it stopped",
         )
     return ShardFigures.from_dict(counted)
 
@@ -200,6 +200,6 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
             code="table-broken",
-            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted.utterances}",
+            why=f"{num_rows} utterances are there, but {tables.SUCCESS} has {counted.utterances}",
             fix="run `voxstill verify WORK --repair`, or remove them and run `voxstill shard` again",
         )

@@ -51,7 +51,7 @@ class Store:
         self._base, self._prefix = (self.root, "") if is_local(self.root) else locate(self.root)
         if not is_local(self.root):
             if redact_uri(self.root) != self.root:
-                why = "a user or a query in it may be credentials, and it is written down in many places"
+                why = "a user or a query in it may be credentials, and the address is written to logs and tables"
                 raise StorageError(
                     f"cannot open `{redact_uri(root)}`",
                     code="credentials-in-address",
@@ -109,12 +109,12 @@ class Store:
                 if is_answer_lost and (current := self.read_or_none(key)) is not None:
                     return current == data
                 if retries.are_spent:
-                    why = "the server says that it exists, and that it does not"
+                    why = "the server reports both that it exists and that it does not"
                     raise StorageError(
                         f"cannot write `{redact_uri(self.uri(key))}`",
                         code="storage-failed",
                         why=why,
-                        fix="let nobody else write there",
+                        fix="make sure that no other program writes there",
                     ) from None
                 # 409 may also mean that it was being removed: then it is not there, and we try again
             except Exception as error:
@@ -210,10 +210,10 @@ class Store:
         try:
             value: object = json.loads(data)
             if not isinstance(value, dict):
-                raise ValueError(f"it holds a {type(value).__name__}")
+                raise ValueError(f"it contains a {type(value).__name__}")
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"`{self.uri(key)}` is no JSON object",
+                f"`{self.uri(key)}` is not a JSON object",
                 code="table-broken",
                 why=str(error),
                 fix="remove the file and run the step again",

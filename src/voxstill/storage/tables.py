@@ -241,7 +241,8 @@ def doubled_ids(where: str, what: str) -> DataError:
     return DataError(
         f"`{where}` has {what} twice",
         code="table-broken",
-        why="two commands wrote it at the same time, as versions before the lease allowed, or a part was copied",
+        why="two commands wrote it at the same time, which was possible in versions without the lease, or a part "
+        "was copied",
         fix="run `voxstill verify WORK --repair`, with the options that the table was made with",
     )
 

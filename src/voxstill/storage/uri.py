@@ -77,7 +77,7 @@ def locate(uri: str) -> Location:
         rest, mark, query = rest.partition("?")
         query, rest = mark + query, unquote(rest)
     elif user:
-        why = "it holds credentials, which nothing here would use"
+        why = "it contains credentials, which are never used from an address"
         raise StorageError(
             f"cannot open `{redact_uri(uri)}`",
             code="credentials-in-address",
@@ -89,7 +89,7 @@ def locate(uri: str) -> Location:
         raise StorageError(
             f"cannot open `{redact_uri(uri)}`",
             code="address-unusable",
-            why="it names no bucket or host",
+            why="it has no bucket or host",
             fix="check the address",
         )
     return Location(f"{scheme}://{user}{host}{query}", key)

@@ -60,7 +60,7 @@ def _is_begun(work: Store, kind: Kind, recipe: str) -> bool:
 @functools.cache
 def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
     log.info(
-        "`%s`: an earlier version made or began these %s as %s: they are not made again as %s",
+        "`%s`: an earlier version made or started these %s as %s: they are not made again as %s",
         root,
         kind,
         former,
@@ -88,7 +88,7 @@ def parsed(work: Store, figures_type: type[Figures], recipe: str, data: bytes) -
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
             code="table-broken",
-            why="it does not say the recipe of its table",
+            why="it does not contain the recipe of its table",
             fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
         )
     return figures
@@ -120,13 +120,13 @@ def finished(work: Store, figures_type: type[Figures], wanted: str | None = None
         raise DataError(
             f"`{work.root}` has no finished {kind}",
             code="step-unfinished",
-            why=f"`voxstill {step}` has not ended there",
+            why=f"`voxstill {step}` has not finished there",
             fix=f"run: voxstill {step} {work.root if kind != 'utterances' else 'SOURCE --work ' + work.root}",
         )
     raise DataError(
         f"`{work.root}` has {kind} of several recipes: {', '.join(recipes)}",
         code="several-recipes",
-        why="none of them is the one this configuration makes",
+        why="none of them is that of this configuration",
         fix=f"give the configuration that made them with --config, or run `voxstill {step}` with this one first",
     )
 
@@ -146,6 +146,6 @@ def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
             f"`{work.root}` has no finished {figures_type.kind} of the recipe `{recipe}`",
             code="step-unfinished",
             why=f"finished are: {there}",
-            fix=f"name one of them, or run `voxstill {figures_type.step}` first",
+            fix=f"set one of them, or run `voxstill {figures_type.step}` first",
         )
     return figures

@@ -86,7 +86,7 @@ class Corpus:
             raise DataError(
                 "there is nothing to learn: the loss of every utterance has weight 0",
                 code="nothing-to-train-on",
-                why="so the shards say, or `train.dataset_weights` and the like",
+                why="the weights come from the shards, `train.dataset_weights` and similar options",
                 fix="give some utterances a weight above 0",
             )
         self._sampling_rate = self._train.sampling_rate(cfg.plan)

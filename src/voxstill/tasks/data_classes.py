@@ -82,9 +82,13 @@ class Classified(Corpus):
         if strange and not self.verifies:
             num = sum(name in strange for name in self._dev_texts.values())
             shown = ", ".join(sorted(strange)[:5])
-            log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
+            log.warning(
+                "train: %d utterances of the dev split are of classes that are not in training (%s): left out",
+                num,
+                shown,
+            )
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
-            log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
+            log.warning("train: the dev split has only one speaker, who is not in training: validation needs two")
 
     def _loss_weights(self, cfg: Train, tokenizer: Tokenizer | None) -> LossWeights:
         weights = super()._loss_weights(cfg, tokenizer)

@@ -31,8 +31,8 @@ _AGAIN = 1000
 """Steps until it is said again."""
 _NOISE = 0.1
 """Deviation of what stands where features are hidden."""
-_COLLAPSED = "raise `pretrain.diversity_weight`, lower `train.lr` or raise `train.warmup`, and begin anew"
-_MONOTONE = "the audio is all alike, as silence is; listen to it"
+_COLLAPSED = "raise `pretrain.diversity_weight`, lower `train.lr` or raise `train.warmup`, and start again"
+_MONOTONE = "all audio is the same, such as silence; listen to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,8 @@ class Watch:
         perplexity, accuracy, chance = (self._mean[name] for name in ("perplexity", "accuracy", "chance"))
         if self._says("perplexity", perplexity < 2 * self._groups):
             log.warning(
-                "step %d: %.1f codes are in use, all %d code books together, where one of each is the least: %s",
+                "step %d: %.1f codes are in use in all %d codebooks together, where one per codebook is the "
+                "minimum: %s",
                 step,
                 perplexity,
                 self._groups,
@@ -256,8 +257,9 @@ class Watch:
             )
         if self._says("accuracy", accuracy < 1.5 * chance):
             log.warning(
-                "step %d: %.2f %% of the hidden frames are found, by chance alone it were %.2f %%; this passes where"
-                " the learning rate is still rising, else lower `train.lr` or take larger batches (`plan.budget_ms`)",
+                "step %d: %.2f %% of the masked frames are identified, by chance it would be %.2f %%; this is "
+                "temporary while"
+                " the learning rate is still rising, else lower `train.lr` or use larger batches (`plan.budget_ms`)",
                 step,
                 100 * accuracy,
                 100 * chance,

@@ -57,8 +57,8 @@ class CorrectedTeacher:
             raise TeacherError(
                 f"`{self._store.root}` has no judgements",
                 code="step-unfinished",
-                why="nobody has judged a label there, or all judgements were taken back",
-                fix=f"judge some: voxstill explore {self._store.root} --edit",
+                why="no label there was judged, or all judgements were withdrawn",
+                fix=f"judge some labels: voxstill explore {self._store.root} --edit",
             )
         keys = [] if self._of is None else manifest.parts(self._store, workdir.prefix("labels", self._of))
         ids = tables.columns(self._store, keys, Label, ("utterance_id",))

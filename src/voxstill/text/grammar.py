@@ -108,10 +108,10 @@ class Grammar:
     def _sample(self, part: Expansion, rng: random.Random, depth: int) -> Iterator[str]:
         if depth > MAX_DEPTH:
             raise DataError(
-                f"the grammar `{self.name}` never ends",
+                f"the grammar `{self.name}` is infinite",
                 code="grammar-broken",
-                why="a rule calls itself in each of its sentences",
-                fix="give it an alternative that does not",
+                why="a rule refers to itself in all of its alternatives",
+                fix="add an alternative that does not",
             )
         match part:
             case Literal(text):
@@ -160,7 +160,7 @@ class _Automaton:
                 self.labelled[source].add((text, target))
             case Reference(rule, line):
                 if rule in enclosing_rules:
-                    raise wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
+                    raise wrong(line, f"the rule <{rule}> refers to itself: write a loop with + or *")
                 self._add(self.grammar.rules[rule], source, target, (*enclosing_rules, rule))
             case Sequence(parts):
                 for expansion in parts:
@@ -185,8 +185,8 @@ class _Automaton:
             raise DataError(
                 f"the grammar `{self.grammar.name}` is too large",
                 code="grammar-broken",
-                why=f"with each rule where it is used it has more than {MAX_STATES:,} places between words",
-                fix="use rules less often, or loops: (<digit>)+",
+                why=f"with all rules expanded it has more than {MAX_STATES:,} states",
+                fix="use rules less often, or use loops: (<digit>)+",
             )
         self.num_states += 1
         return self.num_states - 1

@@ -39,7 +39,7 @@ class WhisperTokenizer:
             raise ConfigError(
                 "`student.language` is not set",
                 code="option-missing",
-                why=f"`{checkpoint}` knows many languages and has to be told which one it hears",
+                why=f"`{checkpoint}` is multilingual and needs the language of the audio",
                 fix="set `student.language`, to `en` for example",
             )
         try:
@@ -84,7 +84,7 @@ class WhisperTokenizer:
 
 def _no_whisper(checkpoint: str, error: Exception) -> DataError:
     return DataError(
-        f"`{checkpoint}` holds no Whisper tokenizer",
+        f"`{checkpoint}` contains no Whisper tokenizer",
         code="no-model",
         why=first_line(error),
         fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
@@ -105,7 +105,7 @@ class CheckpointVocabulary(PieceVocabulary):
             tokenizer("a")
         except Exception as error:  # any, of files that others have written
             raise DataError(
-                f"`{folder}` holds no student's vocabulary",
+                f"`{folder}` contains no vocabulary of a student",
                 code="no-model",
                 why=first_line(error),
                 fix="give a folder with the tokenizer that the model was trained with",

@@ -63,10 +63,10 @@ def find(name: str) -> Card:
         if plain in (_plain(known), f"{_plain(known)}gb"):
             return card
     raise ConfigError(
-        f"`{name}` is no accelerator that is known here",
+        f"`{name}` is not a known accelerator",
         code="unknown-name",
         why=f"known are {', '.join(CARDS)}",
-        fix="name the one of them that has as much memory",
+        fix="use the one with the same amount of memory",
     )
 
 

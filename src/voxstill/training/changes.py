@@ -33,8 +33,8 @@ def base_folder(base: str) -> Path:
         raise ConfigError(
             f"`{base}` has no weights to compare with",
             code="changed-weights",
-            why="there is no file *.safetensors in it",
-            fix="give the checkpoint that the student began with, saved as safetensors",
+            why="it has no *.safetensors file",
+            fix="give the checkpoint that the student started from, saved as safetensors",
         )
     return folder
 
@@ -69,7 +69,7 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
             f"`{copy / name}` is broken",
             code="checkpoint-broken",
             why=reason,
-            fix="restore it from where it was copied",
+            fix="copy it again",
         )
     try:
         with safe_open(copy / NAME, "pt") as file:
@@ -78,7 +78,7 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
         base, digest, taken = base or about[_BASE], about[_SUM], json.loads(about[_TAKEN])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(
-            f"`{copy}` holds no copy of changed weights",
+            f"`{copy}` contains no copy of changed weights",
             code="changed-weights",
             why=first_line(error),
             fix=f"give a folder with {NAME}, which `train.export_changes` writes",
@@ -88,8 +88,8 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
         raise DataError(
             f"`{base}` is not the base of `{copy}`",
             code="changed-weights",
-            why=f"the SHA-256 of its weights is {actual}, and the student began with {digest}",
-            fix="give the base as it was then",
+            why=f"the SHA-256 of its weights is {actual}, but the student started from {digest}",
+            fix="give the original base",
         )
     before = _read(sorted(folder.glob("*.safetensors")))
     whole = {name: before[name].to(getattr(torch, dtype)) for name, dtype in taken.items()} | changed
@@ -106,5 +106,5 @@ def _read(paths: Sequence[Path]) -> dict[str, Tensor]:
     tensors = dict[str, Tensor]()
     for path in paths:
         with safe_open(path, "pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a mapping
     return tensors

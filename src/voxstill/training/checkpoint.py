@@ -88,21 +88,21 @@ def newest(run: RunDir) -> Path | None:
             log.warning("`%s` points to `%s`, which is not there", run.last, target)
             is_passed_over = True
     elif run.last.is_dir():  # a copy that followed links
-        log.warning("`%s` is a folder, where a link belongs, and is passed over", run.last)
+        log.warning("`%s` is a folder instead of a link, and is ignored", run.last)
         is_passed_over = True
     for folder in folders:
         if (fault := _fault(folder)) is None:
             if is_passed_over:
-                log.warning("the training goes on from `%s`, the newest whole checkpoint", folder)
+                log.warning("the training resumes from `%s`, the newest complete checkpoint", folder)
             return folder
         _warn(folder, fault)
         is_passed_over = True
     if is_passed_over:
         raise TrainingError(
-            f"no checkpoint in `{run.checkpoints}` is whole",
+            f"no checkpoint in `{run.checkpoints}` is complete",
             code="checkpoint-broken",
             why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to none",
-            fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, and it begins at step 0",
+            fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, to start at step 0",
         )
     return None
 
@@ -192,7 +192,7 @@ def _fault(folder: Path) -> str | None:
 
 
 def _warn(folder: Path, fault: str) -> None:
-    log.warning("the checkpoint `%s` is broken and is passed over: %s", folder, fault)
+    log.warning("the checkpoint `%s` is broken and is ignored: %s", folder, fault)
 
 
 def _unused(folder: Path) -> Path:
@@ -257,7 +257,7 @@ def as_storage_error(path: Path) -> Iterator[None]:
             f"cannot write `{path}`",
             code=system_code(error),
             why=str(error),
-            fix="check the rights and the free space, and run again",
+            fix="check the permissions and the free space, and run again",
         ) from None
 
 
@@ -290,8 +290,9 @@ def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
             "the weights of the checkpoint do not fit the student",
             code="checkpoint-other-model",
             why=" ".join(str(error).split())[:300],
-            fix="go on with the version of voxstill and the `train.distill.layers` that began the training, or move "
-            "the folder away to begin anew",
+            fix="continue with the version of voxstill and the `train.distill.layers` that started the training, "
+            "or move "
+            "the folder away to start again",
         ) from None
 
 

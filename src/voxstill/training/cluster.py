@@ -36,9 +36,9 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
     kind = "GPU" if resources.get("GPU") else "CPU"
     if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them for ever
         raise ConfigError(
-            f"the training wants {num} {kind}s, and the Ray cluster has {there}",
+            f"the training needs {num} {kind}s, but the Ray cluster has {there}",
             code="too-few-resources",
-            why="each rank has one for itself",
+            why="each rank needs its own",
             fix="lower `train.devices`, or add machines to the cluster",
         )
     with scratch.folder() as folder:  # of Ray's own notes: checkpoints are ours
@@ -69,5 +69,5 @@ def _rank_error(failures: dict[int, Exception]) -> VoxstillError:
         f"a process of the training, rank {rank}, has ended",
         code="rank-ended",
         why=(str(cause).strip() or type(cause).__name__).splitlines()[-1],
-        fix="`train.log` says what it did last; the same command goes on from the last checkpoint",
+        fix="the end of `train.log` shows what it did last; the same command resumes from the last checkpoint",
     )

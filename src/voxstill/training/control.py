@@ -50,9 +50,9 @@ def checked(options: Mapping[str, object]) -> Options:
     for section, values in options.items():
         if section == "train" and not isinstance(values, Mapping):
             raise ConfigError(
-                "what is asked for cannot be understood",
+                "the request cannot be read",
                 code="change-refused",
-                why="`train` has no options by their names",
+                why="`train` is not a mapping of options",
                 fix="withdraw it: voxstill control EXP --clear",
             )
         for name in values if isinstance(values, Mapping) else [""]:
@@ -67,10 +67,10 @@ def _fixed(name: str) -> ConfigError:
     elif name.partition(".")[0] in _BY_COMMAND:
         fix = f"stop it with SIGTERM, and run: voxstill train CONFIG --continue EXP --set {name}=..."
     else:
-        fix = "leave it out; a new training can have it"
+        fix = "leave it out; only a new training can use it"
     can = ", ".join(f"`train.{other}`" for other in CHANGEABLE)
     return ConfigError(
-        f"a running training cannot change `{name}`", code="change-refused", why=f"it takes {can}", fix=fix
+        f"a running training cannot change `{name}`", code="change-refused", why=f"it can change {can}", fix=fix
     )
 
 

@@ -135,7 +135,7 @@ def _placed(run: RunDir, root: Path, name: str) -> RunDir:
                 continue
             raise
         return RunDir(path)
-    raise AssertionError("numbers do not end")
+    raise AssertionError("the steps do not end")
 
 
 def _is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures, version: Callable[[], str]) -> bool:
@@ -158,7 +158,7 @@ def _is_same_training(run: RunDir, cfg: Config, settings: Mapping[str, object]) 
 def _is_same_in_0_1(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
     is_same = noted(run).get("recipe") == legacy.experiment(cfg, settings, str(_noted_data(run).get("recipe")))
     if is_same:
-        log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+        log.info("train: version 0.1 started `%s`: it is continued, not trained again", run.path)
     return is_same
 
 

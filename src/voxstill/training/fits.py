@@ -62,7 +62,7 @@ def refuse_what_cannot_fit(setup: TrainingSetup, cfg: Config, device: torch.devi
             return
         footprint = footprint_of(setup.model, setup.task, cfg, plan, ranks, parallel.precision(cfg.train)[0])
     except Exception as error:  # of a model of another package: the step that the loop makes tells
-        log.debug("train: what a step takes of memory cannot be told before: %s", error)
+        log.debug("train: the memory of a step cannot be estimated: %s", error)
         return
     needed_N = footprint.least(shapes)
     needed_bytes = int(needed_N.max())
@@ -145,9 +145,9 @@ def _too_large(
         )
     if not cfg.train.activation_checkpointing:
         fixes.append("set `train.activation_checkpointing: true`")
-    fixes.append("take a smaller `student.size`, or model to start from")
+    fixes.append("use a smaller `student.size`, or a smaller model to start from")
     return TrainingError(
-        f"the training needs {gib(int(footprint.least(shapes)[0]))} of memory, and {where} has {gib(limit_bytes)}",
+        f"the training needs {gib(int(footprint.least(shapes)[0]))} of memory, but {where} has {gib(limit_bytes)}",
         code="out-of-memory",
         why=f"its largest batch has {num} utterances of up to {longest_s:.1f} s; {parts}",
         fix="; or ".join(fixes),

@@ -183,10 +183,10 @@ def _prefix(shards: ShardFigures) -> str:
 def _must_see(run: RunDir) -> None:
     if not run.path.is_dir():
         raise ConfigError(
-            f"`{run.path}` is not there on {platform.node()}",
+            f"`{run.path}` does not exist on {platform.node()}",
             code="folder-not-shared",
             why="all machines of a training write into one experiment folder",
-            fix="set `train.root` to a folder that all of them see; `work` must be seen by all, too",
+            fix="set `train.root` to a folder on storage that all of them share; the same is needed for `work`",
         )
 
 
@@ -194,13 +194,13 @@ def _stopped(run: RunDir) -> NoReturn:
     if not run.last.exists():
         raise Interrupted(
             "training was stopped before its first checkpoint",
-            why="a signal asked for it",
-            fix="the same command begins at step 0; a smaller `train.checkpoint_every` keeps more",
+            why="it received a signal",
+            fix="the same command starts at step 0; a smaller `train.checkpoint_every` loses less",
         )
     raise Interrupted(
         f"training was stopped at step {state_file.read(run.last.resolve()).state.step:,}",
-        why="a signal asked for it; the checkpoint of that step is written",
-        fix="the same command goes on from there",
+        why="it received a signal; the checkpoint of that step is written",
+        fix="the same command resumes from there",
     )
 
 
@@ -245,7 +245,7 @@ def _train_owned(
         plan = data.plan(0, ascending=True)
         precision, because = parallel.precision(cfg.train)
         log.info(
-            "train: %s of %.2f million parameters; precision %s, because %s; the loss is counted by %s",
+            "train: %s of %.2f million parameters; precision %s, because %s; the loss is normalised by %s",
             setup.about,
             students.num_parameters(model) / 1e6,
             precision,

@@ -154,7 +154,7 @@ class LiveOptions:
             refusal = (
                 error
                 if isinstance(error, VoxstillError)
-                else StorageError("it cannot be noted", code=system_code(error), why=str(error))
+                else StorageError("it cannot be recorded", code=system_code(error), why=str(error))
             )
             self._poller.refuse(at, refusal)
             return None
@@ -179,7 +179,7 @@ def _check_workers(cfg: Config, started: int) -> None:
             f"`train.loader_workers` cannot be {cfg.train.loader_workers:,} while it trains",
             code="change-refused",
             why=f"the machine has {world.num_cores()} cores, and at most {MOST_WORKERS_PER_CORE} for each are started",
-            fix=f"ask for {most} or fewer",
+            fix=f"request {most} or fewer",
         )
 
 
@@ -187,10 +187,11 @@ def _check_end(budget: Budget, cfg: Train, state: State) -> None:
     is_over = budget.progress(state.step, state.seconds) >= 1
     if is_over or budget.changed(cfg, state.step, state.seconds).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
-            "the training is over" if is_over else "the training would be over already",
+            "the training is over" if is_over else "the training would already be over",
             code="training-over",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.1f} minutes",
-            fix="go on with it by `voxstill train CONFIG --continue EXP`"
+            fix="continue it with `voxstill train CONFIG --continue EXP`"
             if is_over
-            else "ask for more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, `--stop-after-epoch`",
+            else "request more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, use "
+            "`--stop-after-epoch`",
         )

@@ -148,10 +148,10 @@ class _Trainer:
                     return None
             self._end_epoch()
         if cfg.train.patience and state.stale >= cfg.train.patience:
-            log.info("train: ends by `train.patience`: no better on the dev split in %d validations", state.stale)
+            log.info("train: ends by `train.patience`: no improvement on the dev split in %d validations", state.stale)
         if state.skipped and state.skipped == state.step:
             raise TrainingError(
-                "the training has taken no step",
+                "the training has made no step",
                 code="loss-not-finite",
                 why=f"the loss or its gradient was not finite in all {state.step}",
                 fix=self._advice(is_loss_finite=False),
@@ -159,7 +159,7 @@ class _Trainer:
         if self._is_sound:
             self._save()
         else:
-            log.warning("the last step was skipped: the newest checkpoint is of a step before")
+            log.warning("the last step was skipped: the newest checkpoint is of an earlier step")
         self._fabric.barrier()
         if cfg.train.average == "last":
             self._average.apply(self._model)
@@ -168,11 +168,13 @@ class _Trainer:
         ):
             checkpoint.load_mean(self._model, folders)
         else:
-            log.warning("`train.average` is best, and no checkpoint was judged on a dev split: the last are taken")
+            log.warning(
+                "`train.average` is best, but no checkpoint was evaluated on a dev split: the last ones are used"
+            )
         validate(self._task, self._model, self._data, state, self._meter, None)
         if state.risen_from is not None and self._is_first:
             divergence.warn(self._run, state, cfg, self._command, is_over=True)
-        log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
+        log.info("%d steps in %s, %d epochs started", state.step, clock(state.seconds), state.epoch + 1)
         return state
 
     def _probe(self) -> float:
@@ -357,7 +359,7 @@ class _Trainer:
             self._task.watch(state.step, figures)
             if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
                 divergence.warn(self._run, state, self._cfg, self._command)
-        shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
+        shown = "no step was made yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             more = {**self._waits.line(), **self._options.answer()}
@@ -371,7 +373,7 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def _after_this_step(name: str) -> None:
-    log.warning("%s: this step is the last one; once more stops at once", name)
+    log.warning("%s: this step is the last one; a second signal stops at once", name)
 
 
 def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:

@@ -23,7 +23,7 @@ _RUN = gauges(
     ["experiment"],
     {
         "train_running": "1 while the training runs, 0 after it.",
-        "train_loss": "Loss of the last step, over all ranks; NaN where it was none.",
+        "train_loss": "Loss of the last step, over all ranks; NaN if it was not finite.",
         "train_grad_norm": "Norm of the gradients of the last step, before it is clipped.",
         "train_learning_rate": "Learning rate.",
         "train_epoch": "Epoch.",
@@ -38,14 +38,15 @@ _RUN = gauges(
     },
 )
 _RANK = gauges(
-    ["experiment", "rank"], {"train_last_step_timestamp_seconds": "When the rank gave its last sign of life."}
+    ["experiment", "rank"], {"train_last_step_timestamp_seconds": "Time of the last heartbeat of the rank."}
 ) | counters(
     ["experiment", "rank"],
     {
-        "train_steps": "Steps begun, with those before a resumption.",
+        "train_steps": "Steps started, including those before a resumption.",
         "train_audio_seconds": "Audio that the rank has trained on.",
         "train_data_wait_seconds": "Time that the rank has waited for data.",
-        "train_own_seconds": "Time that the rank has spent on data and forward passes, waiting for no other rank.",
+        "train_own_seconds": "Time that the rank has spent on data and forward passes, without waiting for other "
+        "ranks.",
     },
 )
 
@@ -83,7 +84,7 @@ class TrainingMetrics:
         silent_s = time.time() - (newest.at if newest else self._start)
         if silent_s < SILENCE_S:
             return None
-        last = f"the last step is {newest.step:,}" if newest else "no rank has begun"
+        last = f"the last step is {newest.step:,}" if newest else "no rank has started"
         return f"train: {last}; nothing new for {monitor.clock(silent_s)}"
 
     def samples(self) -> Iterator[Sample]:

@@ -68,24 +68,24 @@ def begin(
     """
     if not run.config.is_file():
         raise ConfigError(
-            f"`{run.path}` is no experiment",
+            f"`{run.path}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below `train.root`",
+            fix="give a folder below `train.root`",
         )
     if not experiment.is_trained_on(run, cfg, shards):
         raise ConfigError(
             f"`{run.path}` was trained on other shards",
             code="cannot-continue",
-            why="the steps that it has made are of another corpus",
-            fix="leave out `--continue`: a new experiment begins, with this one's `model/` as `student.checkpoint`",
+            why="its steps so far are of another corpus",
+            fix="leave out `--continue`: a new experiment starts, with this one's `model/` as `student.checkpoint`",
         )
     command = "pretrain" if experiment.is_pretraining(run) else "train"
     if (command == "pretrain") != ("pretrain" in settings):
         raise ConfigError(
-            f"`{run.path}` cannot go on here",
+            f"`{run.path}` cannot continue here",
             code="cannot-continue",
-            why=f"`voxstill {command}` began it",
+            why=f"`voxstill {command}` started it",
             fix=f"run: voxstill {command} CONFIG --continue {run.path}",
         )
     changed = changes(run, cfg)
@@ -94,10 +94,10 @@ def begin(
     fixed = _fixed(changed)
     if fixed:
         raise ConfigError(
-            f"`{run.path}` cannot go on with another `{fixed[0]}`",
+            f"`{run.path}` cannot continue with another `{fixed[0]}`",
             code="cannot-continue",
             why=f"it is {changed[fixed[0]][0]} there, and {changed[fixed[0]][1]} here",
-            fix="leave out `--continue`: a new experiment begins",
+            fix="leave out `--continue`: a new experiment starts",
         )
     state = _state(run, start)
     changed = _differences(run, _at(run, state.step), cfg)
@@ -113,8 +113,8 @@ def begin(
     _note(run, cfg, experiment.recipe_of(run, settings), state.step, changed)
     if (request := run.path / REQUEST).exists():
         request.unlink()
-        log.info("train: what `voxstill control` requested before is taken back")
-    log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
+        log.info("train: the earlier requests of `voxstill control` are withdrawn")
+    log.info("train: `%s` continues at step %d with %s", run.path, state.step, describe(changed))
 
 
 def note_request(run: RunDir, segment: Segment) -> None:
@@ -151,7 +151,7 @@ def of(run: RunDir) -> list[Segment]:
             f"`{run.environment}` is broken",
             code="checkpoint-broken",
             why=f"`segments`: {error.errors()[0]['msg']}",
-            fix="restore it from a copy; without it nobody knows with which options the training went on",
+            fix="restore it from a copy; without it the options that the training continued with are unknown",
         ) from None
 
 
@@ -166,8 +166,8 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
             continue
         if changed and not _fixed(changed):
             log.warning(
-                "train: a new experiment begins at step 0; `%s` is not finished and differs in %s: "
-                "`--continue %s` goes on with it",
+                "train: a new experiment starts at step 0; `%s` is not finished and differs in "
+                "%s: `--continue %s` continues it",
                 run.path,
                 describe(changed),
                 run.path,
@@ -196,16 +196,16 @@ def _state(run: RunDir, start: Path | None) -> state_file.State:
                 f"the checkpoint `{start}` is broken",
                 code="checkpoint-broken",
                 why="; ".join(f"`{name}`: {reason}" for name, reason in faults.items()),
-                fix="name another one, or the experiment to go on from the newest whole one",
+                fix="give another one, or the experiment to continue from the newest complete one",
             )
         return state_file.read(start).state
     newest = checkpoint.newest(run)
     if newest is None:
         raise ConfigError(
-            f"`{run.path}` has no checkpoint to go on from",
+            f"`{run.path}` has no checkpoint to continue from",
             code="cannot-continue",
             why="it was stopped before its first",
-            fix="leave out `--continue`: a new experiment begins",
+            fix="leave out `--continue`: a new experiment starts",
         )
     return state_file.read(newest).state
 

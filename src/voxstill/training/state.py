@@ -104,12 +104,12 @@ def parse(data: bytes, name: str) -> Saved:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     sums = document.get(_SUMS)
     if sums is not None:
         told = sums.pop(NAME, None) if isinstance(sums, dict) else None
         if told != _sum_of_text(document):
-            raise ValueError("it does not add up to its checksum")
+            raise ValueError("it does not match its checksum")
     numbers = {key: value for key, value in document.items() if key not in (_AVERAGE, _SUMS)}
     if unknown := sorted(numbers.keys() - {field.name for field in fields(State)}):
         raise ValueError(f"`{unknown[0]}` is unknown")
@@ -150,7 +150,7 @@ def _fault(path: Path, sum_: str | None) -> str | None:
         return "it is missing"
     try:
         if sum_ is not None:
-            return None if _sum_of(path) == sum_ else "its bytes do not add up to its checksum"
+            return None if _sum_of(path) == sum_ else "its bytes do not match its checksum"
         with safe_open(path, "pt") as weights:
             weights.keys()
     except (SafetensorError, OSError, ValueError) as error:

@@ -13,11 +13,11 @@ from voxstill.storage.store import Store
 
 DONE = "_SUCCESS.json"
 HUB = "hf://"
-_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token with write permission"
 
 
 def check(target: str) -> None:
-    """StorageError where nothing can be brought there: it is no address, or nobody is logged in to the Hub."""
+    """StorageError where nothing can be brought there: it is not an address, or nobody is logged in to the Hub."""
     if not target.startswith(HUB):
         Store(target)
         return
@@ -33,11 +33,11 @@ def check(target: str) -> None:
     except HFValidationError as error:
         fix = f"give `{HUB}OWNER/NAME`"
         raise StorageError(
-            f"`{target}` is no repository of the Hub", code="hub-upload", why=str(error), fix=fix
+            f"`{target}` is not a repository of the Hub", code="hub-upload", why=str(error), fix=fix
         ) from None
     if get_token() is None:
         raise StorageError(
-            f"cannot write to `{target}`", code="hub-upload", why="nobody is logged in to the Hub here", fix=_LOGIN
+            f"cannot write to `{target}`", code="hub-upload", why="this machine is not logged in to the Hub", fix=_LOGIN
         )
 
 
@@ -112,9 +112,9 @@ def commit(model: Path, target: str, files: Mapping[str, Path | bytes]) -> str:
     except Exception as error:  # which HTTP library speaks, and raises, is the Hub library's own affair
         cause = error.__cause__ or error
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        fix = f"{_LOGIN}; then the same command brings it there"
+        fix = f"{_LOGIN}; then the same command uploads it"
         raise StorageError(
-            f"the model of `{model}` is not at `{target}`", code="hub-upload", why=why, fix=fix
+            f"the model of `{model}` was not uploaded to `{target}`", code="hub-upload", why=why, fix=fix
         ) from error
     log.info("%d files are at %s", len(files), target)
     return url

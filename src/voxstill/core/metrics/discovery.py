@@ -36,7 +36,7 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
             f"`{path}` cannot be written",
             code=system_code(error),
             why=error.strerror or str(error),
-            fix="set `monitor.discovery` to a folder that can be",
+            fix="set `monitor.discovery` to a writable folder",
         ) from None
     _written = path
     return path

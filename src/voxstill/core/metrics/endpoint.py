@@ -126,8 +126,8 @@ class Endpoint:
             raise ConfigError(
                 f"anyone could read the metrics at {options.host}",
                 code="server-keys",
-                why="beyond this machine they are served with TLS and a token",
-                fix=f"set `monitor.tls_cert`, `monitor.tls_key` and {TOKEN}; in a network that you trust "
+                why="other machines need TLS and a token",
+                fix=f"set `monitor.tls_cert`, `monitor.tls_key` and {TOKEN}; in a trusted network "
                 "`monitor.insecure=true`",
             )
 
@@ -195,7 +195,7 @@ def _token() -> str:
         raise ConfigError(
             f"{TOKEN} cannot be sent in a header",
             code="server-keys",
-            why="it has characters that are no printable ASCII",
+            why="it has characters that are not printable ASCII",
             fix="choose another token: openssl rand -hex 32",
         )
     return token

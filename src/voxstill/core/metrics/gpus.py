@@ -21,12 +21,12 @@ large GPUs always reach it."""
 _GPU = gauges(
     ["gpu"],
     {
-        "gpu_utilization_ratio": "Share of the time with a kernel at work.",
-        "gpu_memory_used_bytes": "Memory in use, by anyone.",
+        "gpu_utilization_ratio": "Share of the time in which a kernel runs.",
+        "gpu_memory_used_bytes": "Memory in use, by all processes.",
         "gpu_memory_size_bytes": "Memory of the GPU.",
         "gpu_power_watts": "Power drawn.",
         "gpu_temperature_celsius": "Temperature of the chip.",
-        "gpu_slowed_down": "1 while heat or a power brake slows it down.",
+        "gpu_slowed_down": "1 while heat or a power limit slows it down.",
     },
 )
 

@@ -70,7 +70,7 @@ def _report(status: Status) -> None:
     try:
         url = environment[URL]
         if not url.startswith(("https://", "http://")):
-            raise ValueError("it is no address")
+            raise ValueError("it is not an address")
         headers = {"Content-Type": "application/json"}
         if token_file := environment.get(TOKEN_FILE):  # the token in it is renewed
             headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"

@@ -51,11 +51,11 @@ class CommandEngine:
             raise ConfigError(
                 "`diarize.command` is empty",
                 code="option-missing",
-                why="it names no program",
-                fix="name a program and its arguments",
+                why="it contains no program",
+                fix="give a program and its arguments",
             )
         if shutil.which(options.command[0]) is None:
-            raise _cannot_run(options.command[0], "there is no such program")
+            raise _cannot_run(options.command[0], "the program does not exist")
         self.options = options
 
     def load(self) -> None:
@@ -134,9 +134,9 @@ def _cannot_run(program: str, why: str) -> ConfigError:
         f"`{program}` cannot be run",
         code="diarization-fails",
         why=why,
-        fix="correct `diarize.command`: the first of it is a program",
+        fix="correct `diarize.command`: its first entry must be a program",
     )
 
 
 def _failed(program: str, why: str) -> DataError:
-    return DataError(f"`{program}` has failed", code="diarization-fails", why=why, fix="run it by hand on a WAV file")
+    return DataError(f"`{program}` has failed", code="diarization-fails", why=why, fix="run it manually on a WAV file")

@@ -56,9 +56,9 @@ class SherpaOnnxEngine:
         for name, path in (("segmentation", options.segmentation), ("embedding", options.embedding)):
             if not Path(path).is_file():
                 raise ConfigError(
-                    f"`{path}` is no file",
+                    f"`{path}` is not a file",
                     code="diarization-fails",
-                    why=f"`diarize.{name}` names it",
+                    why=f"`diarize.{name}` is set to it",
                     fix="give the path of an ONNX file that sherpa-onnx distributes",
                 )
 
@@ -72,7 +72,7 @@ class SherpaOnnxEngine:
                 "the models of the diarization engine `sherpa-onnx` do not run",
                 code="diarization-fails",
                 why=error.why,
-                fix="look at `diarize.segmentation` and `diarize.embedding`: sherpa-onnx distributes both kinds",
+                fix="check `diarize.segmentation` and `diarize.embedding`: sherpa-onnx distributes models for both",
             ) from None
 
     def turns(self, samples_T: Samples) -> list[Turn]:
@@ -93,7 +93,7 @@ class SherpaOnnxEngine:
                 "sherpa-onnx has ended its process",
                 code="diarization-fails",
                 why=lines[-1][:_MOST_MESSAGE],
-                fix="look at the models and the audio",
+                fix="check the models and the audio",
             )
         segments = json.loads(process.stdout.splitlines()[-1])
         return numbered([(round(start * 1000), round(end * 1000), str(name)) for start, end, name in segments])

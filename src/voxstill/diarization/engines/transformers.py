@@ -65,7 +65,7 @@ class TransformersEngine:
                 f"`{options.model}` cannot be loaded by transformers",
                 code="diarization-fails",
                 why=first_line(error),
-                fix="look at `diarize.model` and `diarize.device`; the model needs transformers 5.23 or newer",
+                fix="check `diarize.model` and `diarize.device`; the model needs transformers 5.23 or newer",
             ) from None
         sizes = (model.config.chunk_length, model.config.chunk_right_context)
         processor.streaming_modes = {**processor.streaming_modes, _MODE: sizes}

@@ -354,14 +354,14 @@ def _run_verdict(systems: Iterable[System]) -> str:
         return "The student makes fewer errors than its teacher."
     if low > teacher_high:
         return "The student makes more errors than its teacher."
-    return "The intervals of student and teacher overlap: this test does not tell them apart by intervals alone."
+    return "The intervals of student and teacher overlap: the intervals alone do not show a difference."
 
 
 def _paired_verdict(paired: PairedComparison | Mapping[str, Any], sentence: str) -> str:
     """Headline of a comparison of two systems, by the paired test; the sentence has a place for the word."""
     if not paired["surely"]:
-        return "The difference may be chance."
-    return f"{sentence.format('fewer' if paired['difference'] < 0 else 'more')}, which is hardly chance."
+        return "The difference is not statistically significant."
+    return f"{sentence.format('fewer' if paired['difference'] < 0 else 'more')}, which is statistically significant."
 
 
 def _roles_with_details(facts: Facts | Mapping[str, Any]) -> set[Role]:

@@ -204,7 +204,7 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
     if channel is not None and (
         isinstance(channel, bool) or not isinstance(channel, int | float) or not 0 <= channel < 1 << 15
     ):
-        raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
+        raise bad_row(where, f"`channel` is {channel!r}, not a channel number from 0")
     name = (texts["split"] or _split_of_later_names(row, where) or "").strip()
     implied_split = None if name.lower() in NO_SPLIT else split_named(name)
     if name.lower() not in NO_SPLIT and implied_split is None:
@@ -246,7 +246,7 @@ def _split_of_later_names(row: Mapping[str, object], where: str) -> str | None:
     values = ((name, value) for name in LATER_NAMES["split"] if isinstance(value := row.get(name), str))
     named = {name: value for name, value in values if split_named(value.strip())}
     if len({split_named(value.strip()) for value in named.values()}) > 1:
-        raise bad_row(where, f"{_contradiction(row, list(named))}: say in a column `split` which split is meant")
+        raise bad_row(where, f"{_contradiction(row, list(named))}: set the split in a column `split`")
     return next(iter(named.values()), None)
 
 
@@ -290,8 +290,10 @@ def _refuse_half_stretch(row: Mapping[str, object], start_ms: int | None, end_ms
     unread = (*(starts if start_ms is None else ()), *(ends if end_ms is None else ()))
     for name in unread:
         if row[name] not in (None, ""):
-            why = f"`{name}` is {row[name]!r}, which looks like a time but is no name that is known"
-            raise bad_row(where, f"{why}: call it `start_ms` or `end_ms`, or in seconds `start`, `end` or `duration`")
+            why = f"`{name}` is {row[name]!r}, which looks like a time but is not a known column"
+            raise bad_row(
+                where, f"{why}: rename it to `start_ms` or `end_ms`, or in seconds `start`, `end` or `duration`"
+            )
 
 
 def _one_time_ms(row: Mapping[str, object], names: Sequence[str], where: str) -> int | None:
@@ -299,7 +301,7 @@ def _one_time_ms(row: Mapping[str, object], names: Sequence[str], where: str) ->
     unit_of = {names[0]: 1, **dict.fromkeys(names[1:], 1000)}
     times = {name: ms for name, unit in unit_of.items() if (ms := time_ms(row, name, where, unit)) is not None}
     if times and max(times.values()) - min(times.values()) > _SAME_TIME_MS:
-        raise bad_row(where, f"{_contradiction(row, list(times))}: which time is meant cannot be known")
+        raise bad_row(where, f"{_contradiction(row, list(times))}: it is not clear which time is meant")
     return next(iter(times.values()), None)
 
 
@@ -325,7 +327,9 @@ def with_known_names(row: Mapping[str, object], where: str) -> Mapping[str, obje
             spelled[known] = value
         elif value not in (None, "", spelled[known]):
             values = f"{spelled[known]!r} and {value!r}"
-            raise bad_row(where, f"two columns are `{known}`, of {values}: which of them is right cannot be known")
+            raise bad_row(
+                where, f"two columns are both `{known}`, with {values}: it is not clear which of them is right"
+            )
     return spelled
 
 
@@ -339,7 +343,7 @@ def _text(row: Mapping[str, object], column: str, where: str) -> str | None:
     if column == "text":
         texts = {name: text.split() for name in COLUMN_NAMES[column] if isinstance(text := row.get(name), str) and text}
         if len(set(map(tuple, texts.values()))) > 1:
-            raise bad_row(where, f"{_contradiction(row, list(texts))}: which of them is spoken cannot be known")
+            raise bad_row(where, f"{_contradiction(row, list(texts))}: it is not clear which of them is spoken")
     if column in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if value is not None and not isinstance(value, str):
@@ -359,6 +363,4 @@ def time_ms(row: Mapping[str, object], column: str, where: str, unit_ms: int = 1
 
 def bad_row(where: str, why: str) -> DataError:
     """The error of a line that cannot be read."""
-    return DataError(
-        f"{where} is not a line of a manifest", code="bad-line", why=why, fix="correct the line or take it out"
-    )
+    return DataError(f"{where} is not a line of a manifest", code="bad-line", why=why, fix="correct or remove the line")

@@ -33,7 +33,7 @@ def json_object(row: object, where: str, *, has_escapes: bool = True) -> dict[st
     if not isinstance(row, dict):
         raise bad_row(where, f"it is {type(row).__name__}, not an object")
     if has_escapes and not _is_utf8(row):
-        raise bad_row(where, "it escapes half of a surrogate pair, which is no text")
+        raise bad_row(where, "it has an escape of half a surrogate pair")
     return row
 
 

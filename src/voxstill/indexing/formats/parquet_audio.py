@@ -73,7 +73,7 @@ def too_much(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
     """Why a Parquet file of this size is not read: what it states to hold has no place in it, or hardly differs."""
     num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
     if num_rows > _MAX_ROWS_PER_BYTE * num_bytes:
-        return f"it states {num_rows:,} rows in {num_bytes:,} bytes"
+        return f"its header claims {num_rows:,} rows in {num_bytes:,} bytes"
     num_unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     return unpacks_to_too_much(num_unpacked, num_bytes)
 

@@ -197,13 +197,13 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
 
 
 def _refuse_without_audio(names: Sequence[str], where: str) -> None:
-    """DataError where a first line names no column of audio, as that of a table without names; an empty one may."""
+    """DataError where a first line has no audio column, as that of a table without names; an empty one may."""
     if names and set(COLUMN_NAMES["audio"]).isdisjoint(map(spelling, names)):
         raise DataError(
-            f"{where} names no column of audio",
+            f"{where} has no audio column",
             code="bad-line",
-            why="the first line of a table names its columns, and one of them is `audio`",
-            fix="put a line such as `audio,text` before the others, with the separator that they have",
+            why="the first line of a table must be its column names, one of them `audio`",
+            fix="add a first line such as `audio,text`, with the separator of the file",
         )
 
 
@@ -223,7 +223,7 @@ def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
     """DataError where two columns have one name; those without a name are not read."""
     doubled = [name for name, count in Counter(names).items() if count > 1 and name]
     if doubled:
-        raise bad_row(where, f"it names `{doubled[0]}` twice: which column is meant cannot be known")
+        raise bad_row(where, f"it has the column `{doubled[0]}` twice: it is not clear which column is meant")
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
@@ -249,13 +249,13 @@ def parquet_rows(
             table = pq.ParquetFile(file)
             if why := too_much(table.metadata, num_bytes):
                 raise DataError(
-                    f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="write the file anew"
+                    f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="write the file again"
                 )
             if audio_column(table.metadata) is not None:
                 raise DataError(
-                    f"`{redact_uri(uri)}` holds the audio itself",
+                    f"`{redact_uri(uri)}` contains the audio itself",
                     code="source-layout",
-                    why="Parquet compresses pages of many rows, so that no recording could be read alone",
+                    why="Parquet compresses pages of many rows, so a single recording cannot be read",
                     fix="give it to `voxstill index`, which unpacks it into its work folder",
                 )
             number, names = 0, tuple(table.schema_arrow.names)
@@ -274,7 +274,7 @@ def parquet_rows(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
                 code="unreadable-file",
                 why=first_line(error),
-                fix="write the file anew",
+                fix="write the file again",
             ) from None
 
 
@@ -290,7 +290,7 @@ def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
                 f"`{where}` is not read",
                 code="unreadable-file",
                 why=why,
-                fix="write the file anew, with the words of each row",
+                fix="write the file again, with the words of each row",
             )
 
 
@@ -325,8 +325,8 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
                     raise DataError(
                         f"{where} is not a path",
                         code="bad-line",
-                        why="there is more in the line, such as a text, and a list has one path or address a line",
-                        fix="write a `.csv` whose first line names the columns, such as `audio,text`, or a `.jsonl`",
+                        why="the line has more, such as a text, but a list has one path or address per line",
+                        fix="write a `.csv` whose first line has the column names, such as `audio,text`, or a `.jsonl`",
                     )
                 yield SourceEntry(uri="", where=where).located(file_entry)
 
@@ -349,14 +349,17 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
         try:
             return cut_entry(row, manifest, where)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise bad_row(where, f"a value in it is not as lhotse writes it: {error}") from None
+            raise bad_row(where, f"a value is not in lhotse's format: {error}") from None
     row = with_known_names(row, where)
     audio = value_of(row, "audio")
     if isinstance(audio, Mapping):  # as Hugging Face writes it
         audio = audio.get("path")
     if not isinstance(audio, str) or not audio:
         if is_half_of_cut(row):
-            raise bad_row(where, "it is half of lhotse's: join recordings and supervisions by `lhotse cut simple`")
+            raise bad_row(
+                where,
+                "it is only one half of a lhotse manifest: join recordings and supervisions with `lhotse cut simple`",
+            )
         raise bad_row(where, "it has no `audio`")
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     metadata = timed(metadata_of(row, where), start_ms, end_ms, where)

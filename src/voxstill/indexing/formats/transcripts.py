@@ -92,7 +92,9 @@ def read_fairseq(uri: str) -> Iterator[SourceEntry]:
         paths = _lines(uri, files)
         root = decode_text(next(paths, b""), f"{redact_uri(uri)}:1").strip()
         if not is_local(uri) and "://" not in root:
-            raise bad_row(f"{redact_uri(uri)}:1", f"`{root}` is a folder of another machine: write its address there")
+            raise bad_row(
+                f"{redact_uri(uri)}:1", f"`{root}` is a folder of another machine: write its path on this one there"
+            )
         texts, ending = _texts_beside(stem, files)
         for number, (line, text) in enumerate(zip_longest(paths, texts or ()), start=2):
             where = f"{redact_uri(uri)}:{number}"

@@ -44,13 +44,13 @@ _HTK_LABEL = re.compile(r"\d+\s+\d+\s+\S")
 """How a line of HTK's `.lab` begins, which is no text but phones with their times."""
 _TIMIT_TIMES = re.compile(r"\A0\s+\d{4,}\s+(?=\S)")
 """First and last sample, which TIMIT writes before its text."""
-_AGAIN = Failure(FailureKind.AMBIGUOUS, "its name is in the tar before, as after `tar --append`; repack the tar")
+_AGAIN = Failure(FailureKind.AMBIGUOUS, "the tar has this name more than once, as after `tar --append`; repack the tar")
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 TAR_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError)
 """What `tarfile` raises of headers that cannot be."""
 _MAX_HEADER_BYTES = 1 << 16
 _ENDINGS_SHOWN = 5
-_WITHOUT_LINKS = "repack the tar with what it leads to (`tar --dereference --hard-dereference`)"
+_WITHOUT_LINKS = "repack the tar with the files it points to (`tar --dereference --hard-dereference`)"
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
     b"BZh",
@@ -91,14 +91,16 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
             if rest.strip(b"\0") or len(rest) % tarfile.BLOCKSIZE:
                 fault = f"there is no header at byte {archive.offset}"
         except TAR_ERRORS as error:
-            fault = str(error) if isinstance(error, tarfile.TarError) else "a header says what cannot be"
+            fault = str(error) if isinstance(error, tarfile.TarError) else "a header is invalid"
     if fault is not None:
         yield replace(tar, failure=Failure(FailureKind.DAMAGED_TAR, f"after {num_audio} recordings: {fault}"))
     elif num_apart := len(apart):
-        detail = f"{num_apart} samples have text that does not lie beside their audio; repack it, sorted by name"
+        detail = f"{num_apart} samples have a text that is not next to their audio; repack it, sorted by name"
         yield replace(tar, failure=Failure(FailureKind.APART, detail))
     elif num_again:
-        yield replace(tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it again; repack it"))
+        yield replace(
+            tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it more than once; repack it")
+        )
     elif unknown_endings:
         names_of = ", ".join(f"{num} `.{ending}`" for ending, num in unknown_endings.most_common(_ENDINGS_SHOWN))
         detail = f"samples with a text have no member with the ending of an audio file, but {names_of}"
@@ -146,7 +148,7 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
     while (member := archive.next()) is not None:
         cast(Any, archive).members = []  # which would otherwise grow with the tar
         if member.size < 0:
-            raise tarfile.ReadError(f"`{member.name}` has less than no bytes")
+            raise tarfile.ReadError(f"`{member.name}` has a negative size")
         if not (member.isfile() or member.issym() or member.islnk()) or member.name.rpartition("/")[2].startswith("."):
             continue
         if _key(member) != key:
@@ -215,7 +217,7 @@ def _sample_entries(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: Sour
         elif not member.size:
             entry = entry.failed(entry.uri, FailureKind.NO_AUDIO, f"`{member.name}` has no bytes")
         if member.issparse():
-            entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
+            entry = entry.failed(entry.uri, FailureKind.SPARSE, "it is a sparse file; repack the tar")
         yield entry if failure is None else replace(entry, failure=failure)
 
 
@@ -251,10 +253,10 @@ def description(members: Iterable[Member]) -> SourceEntry:
             text = _TIMIT_TIMES.sub("", text)
             if plain_text is not None and text.split() != plain_text.split():
                 raise DataError(
-                    f"`{member.where}` has another text than the file of another ending beside it",
+                    f"`{member.where}` differs from the text in a file with another extension beside it",
                     code="source-contradiction",
-                    why="which of them is spoken cannot be known",
-                    fix="take one of them away",
+                    why="it is not clear which of them is spoken",
+                    fix="remove one of them",
                 )
             plain_text = text if plain_text is None else plain_text
         elif member.ending == "json":
@@ -275,7 +277,7 @@ def description(members: Iterable[Member]) -> SourceEntry:
 
 def ambiguous(name: str, num_audio: int) -> Failure:
     """The failure of audio that shares a text with other audio."""
-    detail = f"`{name}` has one text and {num_audio} audio members; give each a name of its own"
+    detail = f"`{name}` has one text and {num_audio} audio members; give each its own name"
     return Failure(FailureKind.AMBIGUOUS, detail)
 
 
@@ -334,7 +336,7 @@ def _content(file: BinaryIO, member: tarfile.TarInfo, where: str) -> bytes:
     if not member.isfile():
         raise bad_row(where, f"it is a link; {_WITHOUT_LINKS}")
     if member.size > MAX_LINE_BYTES or member.issparse():
-        raise bad_row(where, "its bytes are too many to describe audio, or do not lie together")
+        raise bad_row(where, "its bytes are too many to describe audio, or it is a sparse file")
     file.seek(member.offset_data)
     return file.read(member.size)
 
@@ -354,6 +356,6 @@ def compressed_tar_error(uri: str) -> DataError:
     return DataError(
         f"`{redact_uri(uri)}` is a compressed tar",
         code="source-layout",
-        why="nothing can be read from the middle of it: each recording would cost the unpacking of all before it",
-        fix="unpack it, or repack it as a plain tar: audio hardly gets smaller by compression",
+        why="random access is not possible in it: reading a recording means unpacking all before it",
+        fix="unpack it, or repack it as a plain tar: compression hardly makes audio smaller",
     )

@@ -16,9 +16,9 @@ MOST_WORDS = 20_000
 """Of one utterance: more than an hour of speech has."""
 NOT_TIMED = "no list of words with start and end"
 TOO_MANY = f"more than {MOST_WORDS:,} words"
-OUT_OF_ORDER = "a word ends before it starts, or comes before the one in front of it"
-NO_TEXT = "no text beside them"
-OTHER_WORDS = "other words than those of the text"
+OUT_OF_ORDER = "a word ends before it starts, or starts before the previous one"
+NO_TEXT = "no text with them"
+OTHER_WORDS = "not the words of the text"
 OUTSIDE = "outside the audio"
 _TOLERANCE_MS = 250
 """Times may be rounded by so much past the ends of the audio."""

@@ -67,7 +67,7 @@ def check_corpus(where: str, cfg: Config) -> DoctorResult:
     # the sample has a limit of its own, and the tables of a large corpus take their time
     probes = [Probe("corpus", partial(corpus.checks, work, cfg), _CORPUS_S, f"`{redact_uri(where)}`", "corpus")]
     if not any(work.list("utterances")):
-        return result(corpus.checks(work, cfg))  # which raises: it is no work folder
+        return result(corpus.checks(work, cfg))  # which raises: it is not a work folder
     return result(run([*probes, *places_of_work]))
 
 
