@@ -132,17 +132,17 @@ def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
     spellings = {word: next(iter(vocabulary.encodings(word)), ()) for _, _, word in words.arcs}
     graph = token_graph(words, spellings.__getitem__, vocabulary.delimiter_id)
     if unknown := sorted(word for word, tokens in spellings.items() if not tokens):
-        some = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
+        shown = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
         if not has_sentence(graph):
             raise DataError(
                 f"the student cannot output any sentence of the grammar `{redact_uri(uri)}`",
                 code="grammar-broken",
-                why=f"its vocabulary lacks {some}",
+                why=f"its vocabulary lacks {shown}",
                 fix="check that the grammar is in this student's language, or train it with `student.units: character`",
             )
         log.warning(
             "decode.grammar: the student's vocabulary lacks %s: sentences with %s are left out",
-            some,
+            shown,
             "this word" if len(unknown) == 1 else f"these {len(unknown)} words",
         )
     return GrammarSearch(graph=graph)

@@ -103,9 +103,9 @@ def _row(
     cfg: Config, references: Sequence[results.Row], side: System, grammar: bool, result: StoredResult
 ) -> GrammarRow | None:
     """The error rates of a result on some of its utterances; None where these have no words."""
-    alike = normalizer(result.figures["normalizer"])
+    normalize = normalizer(result.figures["normalizer"])
     texts = {row["id"]: row["text"] for row in results.rows(result.hypotheses)}
-    scored = [words.score(row["id"], alike(row["text"]), alike(texts.get(row["id"], ""))) for row in references]
+    scored = [words.score(row["id"], normalize(row["text"]), normalize(texts.get(row["id"], ""))) for row in references]
     rates = figures.figures(scored, {row["id"]: row.get("speaker") for row in references}, cfg)
     if rates.wer is None:
         return None

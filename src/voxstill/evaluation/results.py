@@ -282,13 +282,13 @@ def read_all(folder: Path) -> list[StoredResult]:
 def rows(path: Path) -> list[Row]:
     """The objects of a file of references or hypotheses; DataError where it has been changed into something else."""
     try:
-        found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-        for row in found:
+        parsed = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        for row in parsed:
             _Row.model_validate(row)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
+        json.dumps(parsed, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from None
-    return found
+    return parsed
 
 
 def _result(path: Path, figures: Mapping[str, Any]) -> StoredResult:
@@ -326,7 +326,7 @@ def damaged(path: Path, error: object) -> DataError:
     )
 
 
-def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
+def own(stored: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
     """Those of the finished student on the corpus of the configuration `cfg`, decoded and normalized as that says.
 
     Where there are none, those that are nearest to it, but none of an earlier model or of a teacher. One of an earlier
@@ -340,7 +340,7 @@ def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]
             lambda result: _asked(result.figures.get("decode")) == decode,
             lambda result: result.figures.get("normalizer") == cfg.evaluate.normalizer,
         ]
-    candidates = [result for result in found if result.recogniser != EARLIER and "teacher" not in result.figures]
+    candidates = [result for result in stored if result.recogniser != EARLIER and "teacher" not in result.figures]
     for fits in (*wanted, lambda result: result.corpus is not None):
         candidates = list(filter(fits, candidates)) or candidates
     return candidates

@@ -140,8 +140,8 @@ def of_words(
     no id is in both, or where no reference has the field that is asked for.
     """
     references, hypotheses = both(reference, hypothesis, form)
-    name, alike = rules(cfg, language, normalizer)
-    pairs = [(alike(segment.text), alike(hypotheses.get(id_, ""))) for id_, segment in references.items()]
+    name, normalize = rules(cfg, language, normalizer)
+    pairs = [(normalize(segment.text), normalize(hypotheses.get(id_, ""))) for id_, segment in references.items()]
     rows = [words.score(id_, ref, hyp) for id_, (ref, hyp) in zip(references, pairs, strict=True)]
     names = {id_: segment.speaker for id_, segment in references.items()}
     values = None if by is None else _field(by, references, reference, form)

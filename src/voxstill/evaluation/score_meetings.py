@@ -95,8 +95,10 @@ def of_meetings(
     DataError where a row names no session or speaker, or where the files share no session; ConfigError where the
     collar is no time.
     """
-    name, alike = rules(cfg, language, normalizer)
-    references, hypotheses = (by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
+    name, normalize = rules(cfg, language, normalizer)
+    references, hypotheses = (
+        by_session(transcripts.read(uri, form), uri, normalize) for uri in (reference, hypothesis)
+    )
     if not references.keys() & hypotheses.keys():
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
@@ -152,7 +154,7 @@ def _num_speakers(rows: Sequence[TranscriptSegment]) -> int:
 
 
 def by_session(
-    rows: Sequence[TranscriptSegment], uri: str, alike: Callable[[str], str]
+    rows: Sequence[TranscriptSegment], uri: str, normalize: Callable[[str], str]
 ) -> dict[str, list[TranscriptSegment]]:
     """The segments of each session with normalized texts; DataError where one names no session or speaker."""
     sessions: dict[str, list[TranscriptSegment]] = {}
@@ -164,7 +166,7 @@ def by_session(
                 why="words of meetings are scored per speaker",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )
-        sessions.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
+        sessions.setdefault(row.session, []).append(replace(row, text=normalize(row.text)))
     return sessions
 
 

@@ -75,11 +75,11 @@ class Filter:
         """The columns that it asks for."""
         return tuple(condition.column for condition in self.conditions)
 
-    def clause(self, found: Clause | None = None) -> Clause:
+    def clause(self, search: Clause | None = None) -> Clause:
         """All of it in SQL; `found` is the condition of the text, which the corpus makes."""
         clauses = [condition.clause() for condition in self.conditions]
-        if found is not None:
-            clauses.append(found)
+        if search is not None:
+            clauses.append(search)
         return Clause(
             sql=" AND ".join(f"({clause.sql})" for clause in clauses) or "true",
             values=tuple(value for clause in clauses for value in clause.values),

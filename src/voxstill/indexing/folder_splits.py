@@ -122,8 +122,8 @@ def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
     for uri, path, (*folders, name) in zip(uris, paths, names, strict=True):
         words = name.split("_") if len(uris) > 1 and name.rpartition(".")[2] not in AUDIO else ()
         # a bucket or host, or a folder such as /dev, is no split
-        apart = folders[max(num_common, 3 if "://" in path else 2) :]
-        for word in (name, *words, *apart):
+        own_folders = folders[max(num_common, 3 if "://" in path else 2) :]
+        for word in (name, *words, *own_folders):
             if (split := split_named(word)) is not None:
                 splits.setdefault(uri, split)
     if not any(map(is_held_out, splits.values())):

@@ -23,8 +23,8 @@ def checked(answers: Sequence[Transcription], num_clips: int) -> list[Transcript
     Raises ValueError where there are more or fewer of them than clips: it is not known whose they are.
     """
     if not isinstance(answers, list | tuple) or len(answers) != num_clips:
-        given = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
-        raise ValueError(f"the teacher returned {given} for {num_clips} clips")
+        shown = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
+        raise ValueError(f"the teacher returned {shown} for {num_clips} clips")
     return [_checked(answer) for answer in answers]
 
 

@@ -40,8 +40,8 @@ def unfinished(work: Store, teacher: config.Teacher, recipe_of: Callable[[], str
     try:
         recipe = recipe_of()
     except VoxstillError:
-        alike = [recipe for recipe in (*done, *rest) if options(work, recipe) == teacher.model_dump()]
-        recipe = alike[0] if alike else ""
+        matching = [recipe for recipe in (*done, *rest) if options(work, recipe) == teacher.model_dump()]
+        recipe = matching[0] if matching else ""
     return recipe if recipe in rest else None
 
 

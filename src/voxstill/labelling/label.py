@@ -79,10 +79,10 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     except VoxstillError:
         if _may_change(teacher):  # labels with the same options were made from other judgements
             raise
-        alike = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
-        if len(alike) != 1:
+        matching = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
+        if len(matching) != 1:
             raise
-        return workdir.named(work, LabelFigures, alike[0])
+        return workdir.named(work, LabelFigures, matching[0])
 
 
 def _options(work: Store, recipe: str) -> Mapping[str, object]:

@@ -60,23 +60,23 @@ def begun_task(work: Store, teacher: config.Teacher) -> Task:
     nothing of a teacher has the only labels that are there.
     """
     recipes = begun.recipes(work)
-    alike = []
+    matching = []
     try:
         task = label.task(teacher, work)
         if task.recipe in recipes:
             return task
     except VoxstillError:
-        alike = [recipe for recipe in recipes if begun.options(work, recipe) == teacher.model_dump()]
+        matching = [recipe for recipe in recipes if begun.options(work, recipe) == teacher.model_dump()]
     if not teacher.model_fields_set:
-        alike = recipes
-    if len(alike) != 1:
+        matching = recipes
+    if len(matching) != 1:
         raise DataError(
             f"`{work.root}` has no labels of `{teacher.name}`",
             code="step-unfinished",
             why=f"labels started there: {', '.join(recipes) or 'none'}",
             fix=f"set the teacher of one of them, or run: voxstill label {work.root}",
         )
-    (recipe,) = alike
+    (recipe,) = matching
     options = begun.options(work, recipe)
     [first, *_] = tables.parts(work, workdir.prefix("labels", recipe))
     rows = tables.from_parquet(work.read(first), Label, work.uri(first), ("utterance_id", "teacher", "recipe"))

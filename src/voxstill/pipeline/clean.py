@@ -115,8 +115,12 @@ def _tables(work: Store) -> dict[Table, dict[str, int]]:
 def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
     """The tables of the configuration, and those that they were made of."""
     todo: list[Table] = []
-    for made in (_made(one, work) for one in (cfg, *rounds.later(cfg))):
-        todo += [(kind, recipe) for kind, recipe in there if made[kind] is None or recipe in (made[kind] or ())]
+    for made_recipes in (_recipes_of(one, work) for one in (cfg, *rounds.later(cfg))):
+        todo += [
+            (kind, recipe)
+            for kind, recipe in there
+            if made_recipes[kind] is None or recipe in (made_recipes[kind] or ())
+        ]
     used: set[Table] = set()
     while todo:
         table = todo.pop()
@@ -126,24 +130,28 @@ def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
     return used | {("recordings", recipe) for kind, recipe in used if kind == "utterances"}
 
 
-def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
+def _recipes_of(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
     """The recipes of each kind that the configuration makes, or reads where it has not made its own; None where that
     is not known."""
-    made: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
-    made["alignments"] = set() if cfg.filter.aligner is None else None
-    made["mixtures"] = None if cfg.train.corpora else set()
-    made["recordings"] = set()  # they go with the utterances
+    recipes_by_kind: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
+    recipes_by_kind["alignments"] = set() if cfg.filter.aligner is None else None
+    recipes_by_kind["mixtures"] = None if cfg.train.corpora else set()
+    recipes_by_kind["recordings"] = set()  # they go with the utterances
     unknown = contextlib.suppress(DataError, ConfigError, TeacherError)
     shards, is_all_removed = set[str](), False
     with unknown:
         source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-        made["utterances"] = {source.recipe, utterances_recipe(cfg)}
+        recipes_by_kind["utterances"] = {source.recipe, utterances_recipe(cfg)}
         shards.add(recipes.unlabelled_recipe(cfg))
         labels = label.finished(work, cfg.teacher)
         second = recipes.second_labels(cfg, labels)
-        made["labels"] = {labels.recipe, *_wanted_labels(cfg, work), *([] if second is None else [second.recipe])}
+        recipes_by_kind["labels"] = {
+            labels.recipe,
+            *_wanted_labels(cfg, work),
+            *([] if second is None else [second.recipe]),
+        }
         if (task := recipes.alignment_task(cfg, labels)) is not None:
-            made["alignments"] = {task.recipe}
+            recipes_by_kind["alignments"] = {task.recipe}
     with unknown:
         verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling goes on
         verdict_recipes, score_recipes = {verdicts.recipe}, {verdicts.scores}
@@ -151,18 +159,18 @@ def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
             source, labels = recipes.finished_utterances(cfg), label.finished(work, cfg.teacher)
             verdict_recipes.add(recipes.verdicts_recipe(cfg, source, labels))
             score_recipes.add(recipes.scores_recipe(cfg, source, labels))
-        made["verdicts"], made["scores"] = verdict_recipes, score_recipes
+        recipes_by_kind["verdicts"], recipes_by_kind["scores"] = verdict_recipes, score_recipes
         shards.add(recipes.shard_recipe(cfg, verdicts))
         is_all_removed = bool(verdicts.removed) and not verdicts.judged  # of these no shards are made
     finished = workdir.finished_recipes(work, "shards")
     if is_all_removed or shards.intersection(finished):
         with unknown:  # where it is not clear what `train.corpora` names, all shards are used
             unlabelled = set() if is_all_removed else _unlabelled(work, finished)
-            made["shards"] = shards | mixture.named_shards(cfg) | unlabelled
+            recipes_by_kind["shards"] = shards | mixture.named_shards(cfg) | unlabelled
     with unknown:
         if cfg.train.corpora:
-            made["mixtures"] = {mixture.recipe(cfg)}
-    return made
+            recipes_by_kind["mixtures"] = {mixture.recipe(cfg)}
+    return recipes_by_kind
 
 
 def _unlabelled(work: Store, finished: Iterable[str]) -> set[str]:

@@ -61,12 +61,12 @@ def sides(
     references = _references(known, reference, form)
     rules = {result.figures.get("normalizer") for _, result in known}
     as_judged = rules.pop() if len(rules) == 1 and language is None else None
-    name, alike = score.rules(cfg, language, normalizer or as_judged)
+    name, normalized = score.rules(cfg, language, normalizer or as_judged)
     hypotheses = []
     for run, result in zip((first, second), stored, strict=True):
         rows = transcripts.read(run, form) if result is None else transcripts.read(str(result.hypotheses))
         hypotheses.append(
-            {id_: alike(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
+            {id_: normalized(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
         )
         if not hypotheses[-1]:
             raise DataError(
@@ -77,7 +77,7 @@ def sides(
     return Sides(
         runs=(first, second),
         references=references,
-        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        texts={id_: normalized(segment.text) for id_, segment in references.items()},
         hypotheses=tuple(hypotheses),
         normalizer=name,
         split=known[0][1].split if known else None,
@@ -86,14 +86,15 @@ def sides(
 
 def of_results(first: StoredResult, second: StoredResult) -> Sides:
     """The hypotheses of two results on the same utterances, normalised as they were judged."""
-    alike = normalize.normalizer(first.figures["normalizer"])
+    normalized = normalize.normalizer(first.figures["normalizer"])
     references = score.by_id(transcripts.read(str(first.references)), str(first.path))
     return Sides(
         runs=(first.recogniser, second.recogniser),
         references=references,
-        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        texts={id_: normalized(segment.text) for id_, segment in references.items()},
         hypotheses=tuple(
-            {row["id"]: alike(row["text"]) for row in results.rows(result.hypotheses)} for result in (first, second)
+            {row["id"]: normalized(row["text"]) for row in results.rows(result.hypotheses)}
+            for result in (first, second)
         ),
         normalizer=first.figures["normalizer"],
         split=first.split,
@@ -186,8 +187,8 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
             fix="give those of a recogniser",
         )
     split = cfg.evaluate.split
-    found = results.read_all(RunDir(folder).evaluation)
-    of_split = [result for result in found if result.split == split and result.has_texts]
+    stored = results.read_all(RunDir(folder).evaluation)
+    of_split = [result for result in stored if result.split == split and result.has_texts]
     own = results.own(of_split, _config_of(folder))
     if not own:
         raise DataError(

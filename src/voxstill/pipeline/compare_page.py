@@ -19,13 +19,13 @@ from voxstill.text.normalize import words as split_words
 COMPARED: tuple[html.Role, html.Role] = ("first", "second")
 
 
-def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
+def comparison(cfg: Config, both: Sides, figures: Mapping[str, Any]) -> str:
     """Render the page that compares two recognisers: the figures of `compare.runs`, and every utterance of both."""
     pairs: dict[html.Role, dict[str, Aligned]] = {
         role: {id_: words.align(split_words(text), split_words(texts.get(id_, ""))) for id_, text in both.texts.items()}
         for role, texts in zip(COMPARED, both.hypotheses, strict=True)
     }
-    runs = dict(zip(COMPARED, found["runs"], strict=True))
+    runs = dict(zip(COMPARED, figures["runs"], strict=True))
     facts: html.Facts = {
         "title": "voxstill: comparison of two systems",
         "about": " and ".join(map(redact_uri, both.runs)),
@@ -41,16 +41,16 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
         ],
         "judged": {
             "split": both.split,
-            "utterances": found["utterances"],
+            "utterances": figures["utterances"],
             "words": runs["first"]["words"],
-            "drawn": found["blocks_are"],
+            "drawn": figures["blocks_are"],
             "resamples": cfg.evaluate.bootstrap_draws,
         },
         "paired": {
-            "difference": found["difference"],
-            "interval": found["interval"],
-            "p": found["p"],
-            "surely": found["p"] <= DOUBTFUL,
+            "difference": figures["difference"],
+            "interval": figures["interval"],
+            "p": figures["p"],
+            "surely": figures["p"] <= DOUBTFUL,
         },
         "breakdowns": _by_speaker(runs),
         "confusions": confusions(pairs),

@@ -60,13 +60,13 @@ def with_text(
 
 
 def _judged(evaluation: Evaluation) -> list[_Judged]:
-    alike = normalizer(evaluation.figures["normalizer"])
+    normalize = normalizer(evaluation.figures["normalizer"])
     rows = {
         name: [json.loads(line) for line in evaluation.files[name].split("\n") if line]
         for name in (results.REFERENCES, results.HYPOTHESES)
     }
     texts = {row["id"]: row["text"] for row in rows[results.HYPOTHESES]}
-    return [_Judged(row, alike(row["text"]), alike(texts[row["id"]])) for row in rows[results.REFERENCES]]
+    return [_Judged(row, normalize(row["text"]), normalize(texts[row["id"]])) for row in rows[results.REFERENCES]]
 
 
 def alignments(judged: Sequence[_Judged], num: int) -> list[str]:

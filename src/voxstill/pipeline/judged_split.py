@@ -75,14 +75,14 @@ def _unused(work: Store, recordings: str) -> _Unused:
     unused = _Unused({}, {}, Counter())
     columns = ("uri", "error", "unused")
     for part in tables.columns(work, tables.parts(work, recordings), IndexRow, columns):
-        for uri, error, found in zip(*(part[name].to_pylist() for name in columns), strict=True):
-            if found:
-                utterances = [tables.from_columns(row, Utterance) for row in found]
+        for uri, error, rows in zip(*(part[name].to_pylist() for name in columns), strict=True):
+            if rows:
+                utterances = [tables.from_columns(row, Utterance) for row in rows]
                 if error is None:
                     unused.others |= {utterance.id: utterance for utterance in utterances}
                 else:
                     unused.of_failed[uri] = utterances
-            elif found is None and error is not None and Failure.parse(error).kind != FailureKind.DUPLICATE:
+            elif rows is None and error is not None and Failure.parse(error).kind != FailureKind.DUPLICATE:
                 unused.unknown[Failure.parse(error).kind] += 1
     return unused
 

@@ -42,7 +42,7 @@ def label_utterances(
     source = finished_utterances(cfg)
     task = label.task(cfg.teacher, work)
     prefix = workdir.prefix("utterances", source.recipe)
-    if isinstance(made := registry.create(cfg.teacher), ConsensusTeacher):
+    if isinstance(teacher := registry.create(cfg.teacher), ConsensusTeacher):
         if retry_failed or own is not None or allow_teacher:
             raise ConfigError(
                 "`consensus` cannot retry failed labels, run in parts or switch teachers",
@@ -51,7 +51,7 @@ def label_utterances(
                 fix="use --retry-failed, --part or --allow-teacher with those teachers",
             )
         with StepMeter("label", None, "parts") as meter:
-            figures = consensus.agree(work, prefix, task, made.of, cfg.engine, meter)
+            figures = consensus.agree(work, prefix, task, teacher.of, cfg.engine, meter)
         return dataclasses.replace(figures, hours=source.hours)
     with StepMeter("label", source.utterances - (source.supervised or 0), "utterances") as meter:
         figures = label.label(

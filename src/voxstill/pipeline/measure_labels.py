@@ -133,10 +133,10 @@ def _measured_parts(
 ) -> list[measures.MeasuredPart]:
     """Each part of the utterances with all that its labels are measured by; those that `own` measures are aligned."""
     prefix, figures = workdir.prefix("utterances", source.recipe), labels.figures
-    heard = aligned = None
+    second_prefix = aligned = None
     if (second := second_labels(cfg, figures)) is not None:
         refuse_added(work, Labels(second))
-        heard = workdir.prefix("labels", second.recipe)
+        second_prefix = workdir.prefix("labels", second.recipe)
     joined = labels.restrict(label_parts(cfg, work, source.recipe, figures.recipe))
     if (task := alignment_task(cfg, figures)) is not None:
         with StepMeter("align", None, "utterances") as meter:
@@ -151,7 +151,9 @@ def _measured_parts(
             return [()] * len(joined)
         return [part.labels for part in join.parts(work, prefix, table, cfg.engine)]
 
-    return list(itertools.starmap(measures.MeasuredPart, zip(joined, beside(heard), beside(aligned), strict=True)))
+    return list(
+        itertools.starmap(measures.MeasuredPart, zip(joined, beside(second_prefix), beside(aligned), strict=True))
+    )
 
 
 def _chosen(joined: Sequence[join.Part], own: parts.Part | None) -> set[str] | None:

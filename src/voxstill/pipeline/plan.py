@@ -112,24 +112,24 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
         ranks = ranks or cfg.train.devices
         on_ranks = parallel.with_batches(ranks, cfg)
         options = _with_window(on_ranks.plan)
-        made, notes, hours = _of_shards(source, on_ranks.model_copy(update={"plan": options}), epoch, pretrain)
+        epoch_plan, notes, hours = _of_shards(source, on_ranks.model_copy(update={"plan": options}), epoch, pretrain)
     else:
         ranks = ranks or 1
         is_set = "batches_per_step" in cfg.plan.model_fields_set
         batches_per_step = cfg.plan.batches_per_step if is_set else math.lcm(SLOTS, ranks)
         options = _with_window(cfg.plan.model_copy(update={"batches_per_step": batches_per_step}))
-        made, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
-    made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
-    statistics: dict[str, Any] = {**made.statistics(ranks)}
+        epoch_plan, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
+    epoch_plan.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
+    statistics: dict[str, Any] = {**epoch_plan.statistics(ranks)}
     return PlanResult(
         **statistics,
-        slots=made.batches_per_step,
+        slots=epoch_plan.batches_per_step,
         ranks=ranks,
         epoch=epoch,
-        sha256=made.sha256(),
+        sha256=epoch_plan.sha256(),
         notes=notes,
         hours_by_dataset=hours if len(hours) > 1 else None,
-        plan=made,
+        plan=epoch_plan,
     )
 
 
@@ -192,9 +192,9 @@ def _of_shards(
                 f"the order of the steps of epoch {epoch} depends on the training time, or on options that are not set"
             )
         progress = 1.0 if budget.steps is None else min(epoch * first.steps / budget.steps, 1.0)
-        made = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
-        hours = data.hours_by_dataset(made) if isinstance(data, Corpus) else {}
-        return made, tuple(notes), hours
+        epoch_plan = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
+        hours = data.hours_by_dataset(epoch_plan) if isinstance(data, Corpus) else {}
+        return epoch_plan, tuple(notes), hours
 
 
 def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> EpochPlan:
@@ -260,17 +260,17 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     )
 
 
-def picture(result: PlanResult, made: EpochPlan) -> str:
+def picture(result: PlanResult, epoch_plan: EpochPlan) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    lengths_ms, sizes_B = made.augmented_ms(), np.diff(made.bounds)
-    longest_B, heard_B = made.longest_ms_by_batch, made.audio_ms_by_batch
+    lengths_ms, sizes_B = epoch_plan.augmented_ms(), np.diff(epoch_plan.bounds)
+    longest_B, heard_B = epoch_plan.longest_ms_by_batch, epoch_plan.audio_ms_by_batch
     width_ms = _round(lengths_ms.max() / _BINS)
     bin_N, bin_B = (lengths_ms - 1) // width_ms, (longest_B - 1) // width_ms
     count_K = np.bincount(bin_N)
     dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in result.dropped.items() if num)
     lines = [
         f"{result.utterances:,} utterances, {result.hours:,.1f} h, in {result.steps:,} steps of "
-        f"{made.batches_per_step} batches on {result.ranks} ranks",
+        f"{epoch_plan.batches_per_step} batches on {result.ranks} ranks",
         f"dropped: {dropped or 'none'}; repeated: {result.repeated:,}",
         *([f"data sets: {dataset_hours(result.hours_by_dataset)}"] if result.hours_by_dataset else ()),
         f"padding {result.padding:.2%}, imbalance {result.imbalance_mean:.3f} "

@@ -46,8 +46,8 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
             why="these are the labels to filter: they agree with themselves",
             fix="set another teacher, or the recipe of its labels",
         )
-    if (found := workdir.success(work, LabelFigures, name)) is not None:
-        return found
+    if (figures := workdir.success(work, LabelFigures, name)) is not None:
+        return figures
     recipes = [recipe for recipe in workdir.finished_recipes(work, "labels") if recipe != labels.recipe]
     others = [workdir.named(work, LabelFigures, recipe) for recipe in recipes]
     fitting = [other for other in others if other.teacher.partition("@")[0] == name]

@@ -122,9 +122,9 @@ def _files(name: str) -> list[str] | None:
         if not os.path.isdir(local_path(name)):
             return None
         files: list[str] = []
-        for folder, folders, found in os.walk(local_path(name)):
+        for folder, folders, names in os.walk(local_path(name)):
             folders[:] = [one for one in folders if not one.startswith(".")]
-            files += [os.path.join(folder, file) for file in found if not file.startswith(".")]
+            files += [os.path.join(folder, file) for file in names if not file.startswith(".")]
         return sorted(files)
     if not name.endswith("/") or name.startswith(("http://", "https://")):
         return None

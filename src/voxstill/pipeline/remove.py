@@ -85,8 +85,8 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
         recorded = {removal.id for removal in removals.record(work)}
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in recorded]
         unused = _unused(work)
-        found = list(_removals(work, new, reason, unused))
-        known = {removal.id for removal in found}
+        new_removals = list(_removals(work, new, reason, unused))
+        known = {removal.id for removal in new_removals}
         unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
             shown = ", ".join(f"`{id_}`" for id_ in unknown[:_SHOWN])
@@ -97,9 +97,9 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
                 why="they are in none of its tables; nothing was removed",
                 fix="give ids as they are in the tables `utterances` and `recordings`",
             )
-        if found:
+        if new_removals:
             held.check()
-            removals.append(work, found)
+            removals.append(work, new_removals)
         after = removals.of(work)
     _erase_copies(cfg, work, {*after, *recorded, *known})
     num_before, num = (

@@ -326,11 +326,13 @@ def _alignments(
     cfg: Config, rules: str, references: Sequence[results.Row], sides: Mapping[html.Role, StoredResult]
 ) -> html.Facts:
     """Every utterance aligned with its reference, the most frequent errors, and the worst utterances."""
-    alike = normalizer(rules)
+    normalize = normalizer(rules)
     texts = {role: {row["id"]: row["text"] for row in results.rows(side.hypotheses)} for role, side in sides.items()}
     pairs: dict[html.Role, dict[str, Aligned]] = {
         role: {
-            row["id"]: words.align(split_words(alike(row["text"])), split_words(alike(of_side.get(row["id"], ""))))
+            row["id"]: words.align(
+                split_words(normalize(row["text"])), split_words(normalize(of_side.get(row["id"], "")))
+            )
             for row in references
         }
         for role, of_side in texts.items()

@@ -82,8 +82,8 @@ def application(arguments: Mapping[str, str]) -> Any:
     `models` is a list as on the command line with spaces between, `engine` as there, `config` a file, and any other
     name an option: `serve.max_replicas`.
     """
-    given = dict(arguments)
-    models, engine, path = given.pop("models", ""), given.pop("engine", "auto"), given.pop("config", None)
+    options = dict(arguments)
+    models, engine, path = options.pop("models", ""), options.pop("engine", "auto"), options.pop("config", None)
     if engine not in get_args(Engine):
         raise ConfigError(
             f"unknown engine `{engine}`",
@@ -92,7 +92,7 @@ def application(arguments: Mapping[str, str]) -> Any:
             fix="leave `engine` out",
         )
     check_packages()
-    cfg = config.load(path, [f"{name}={value}" for name, value in given.items()])
+    cfg = config.load(path, [f"{name}={value}" for name, value in options.items()])
     return deployment(cfg, server.checked(models.split()), server.client_keys("0.0.0.0"), cast(Engine, engine))
 
 

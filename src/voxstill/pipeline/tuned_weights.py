@@ -154,7 +154,7 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
     """The paired test of two decodings of the same utterances."""
     if not after.errors.rates.counts.reference:
         return None
-    alike = normalizer(cfg.evaluate.normalizer)
+    normalize = normalizer(cfg.evaluate.normalizer)
     compared = compare.runs(
         cfg,
         compare.Sides(
@@ -163,8 +163,10 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
                 row.id: TranscriptSegment(id=row.id, text=row.text or "", speaker=row.info.speaker)
                 for row in after.judged
             },
-            texts={row.id: alike(row.text or "") for row in after.judged},
-            hypotheses=tuple({id_: alike(text) for id_, text in side.hypotheses.items()} for side in (before, after)),
+            texts={row.id: normalize(row.text or "") for row in after.judged},
+            hypotheses=tuple(
+                {id_: normalize(text) for id_, text in side.hypotheses.items()} for side in (before, after)
+            ),
             normalizer=cfg.evaluate.normalizer,
             split=after.split,
         ),

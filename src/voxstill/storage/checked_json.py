@@ -52,7 +52,7 @@ def has_checksum(data: bytes) -> bool:
 
 
 def _is_whole(data: bytes) -> bool:
-    found = _SUM.search(data, max(0, len(data) - 64))
-    if found is None or found.end() != len(data):
+    match = _SUM.search(data, max(0, len(data) - 64))
+    if match is None or match.end() != len(data):
         return False
-    return int(found[1], 16) == zlib.crc32(b"".join((data[: found.start(1)], _NO_SUM, data[found.end(1) :])))
+    return int(match[1], 16) == zlib.crc32(b"".join((data[: match.start(1)], _NO_SUM, data[match.end(1) :])))

@@ -72,8 +72,8 @@ def _is_dirty(folder: Path) -> bool | None:
     Files are compared without the filters that the repository names: they are programs that git would run. Those of
     submodules are not compared, as each has filters of its own.
     """
-    found = _output(*_GIT, "-C", str(folder), "config", "--name-only", "--get-regexp", r"^filter\.") or ""
-    drivers = {name.rpartition(".")[0] for name in found.splitlines()}
+    filters = _output(*_GIT, "-C", str(folder), "config", "--name-only", "--get-regexp", r"^filter\.") or ""
+    drivers = {name.rpartition(".")[0] for name in filters.splitlines()}
     if any("=" in driver for driver in drivers):  # `-c` could not name it
         return None
     off = (f"{driver}.{value}" for driver in sorted(drivers) for value in ("clean=", "process=", "required=false"))

@@ -107,8 +107,8 @@ def parse(data: bytes, name: str) -> Saved:
         raise ValueError("it is not an object")
     sums = document.get(_SUMS)
     if sums is not None:
-        told = sums.pop(NAME, None) if isinstance(sums, dict) else None
-        if told != _sum_of_text(document):
+        checksum = sums.pop(NAME, None) if isinstance(sums, dict) else None
+        if checksum != _sum_of_text(document):
             raise ValueError("it does not match its checksum")
     numbers = {key: value for key, value in document.items() if key not in (_AVERAGE, _SUMS)}
     if unknown := sorted(numbers.keys() - {field.name for field in fields(State)}):

@@ -214,11 +214,11 @@ class TeacherLabel(TypedDict):
 
 
 class DisputedUtterance(TypedDict):
-    """One utterance with differing labels; `said` is whether they are compared with a human transcript."""
+    """One utterance with differing labels; `has_reference` is whether they are compared with a human transcript."""
 
     id: str
     about: str
-    said: bool
+    has_reference: bool
     versions: Sequence[TeacherLabel]
     audio: bytes | None
 
@@ -234,7 +234,7 @@ class Comparison(TypedDict):
     price: float | None
     labellers: Sequence[TeacherFigures]
     equal: Sequence[Sequence[float | None]]
-    apart: Sequence[Sequence[float | None]]
+    distances: Sequence[Sequence[float | None]]
     disputed: Sequence[DisputedUtterance]
 
 

@@ -74,12 +74,12 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
         file.seek(0)
         num_audio = 0
         fault = None
-        apart, names, num_again = _Apart(), _Names(), 0
+        separated, names, num_again = _Apart(), _Names(), 0
         unknown_endings = Counter[str]()
         try:
             archive = open_tar(file)
             for sample in _samples(archive):
-                apart.count(sample)
+                separated.count(sample)
                 unknown_endings.update(_unknown_endings(sample))
                 is_again = sum(names.add(member.name) for member in sample) > 0
                 entries = list(_sample_entries(file, sample, tar))
@@ -94,7 +94,7 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
             fault = str(error) if isinstance(error, tarfile.TarError) else "a header is invalid"
     if fault is not None:
         yield replace(tar, failure=Failure(FailureKind.DAMAGED_TAR, f"after {num_audio} recordings: {fault}"))
-    elif num_apart := len(apart):
+    elif num_apart := len(separated):
         detail = f"{num_apart} samples have a text that is not next to their audio; repack it, sorted by name"
         yield replace(tar, failure=Failure(FailureKind.APART, detail))
     elif num_again:

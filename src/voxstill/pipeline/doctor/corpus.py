@@ -131,8 +131,8 @@ def _splits(figures: IndexFigures) -> Iterator[Check]:
         return
     small = [split for split in ("dev", "test") if sizes[split] < _FEW_UTTERANCES]
     fix = f"`source.{small[0]}_share`, `source.{small[0]}_speakers` or `split` in the manifest" if small else ""
-    told = f"{' and '.join(small)} is too small to be reliable, with fewer than {_FEW_UTTERANCES}: " if small else ""
-    yield _check("splits", "warn" if small else "ok", told + text, fix)
+    warning = f"{' and '.join(small)} is too small to be reliable, with fewer than {_FEW_UTTERANCES}: " if small else ""
+    yield _check("splits", "warn" if small else "ok", warning + text, fix)
 
 
 def _leaks(work: Store, parts: Sequence[str]) -> Iterator[Check]:
@@ -166,12 +166,12 @@ def _leaks(work: Store, parts: Sequence[str]) -> Iterator[Check]:
     text = f"{len(splits):,} speakers are known, {num_unknown:,} of {num:,} utterances have none"
     if both:
         shown = ", ".join(f"`{name}`" for name in both[:_NAMED])
-        found = f"{len(both):,} of {len(splits):,} speakers are in training and in a held-out split, such as {shown}"
+        leak = f"{len(both):,} of {len(splits):,} speakers are in training and in a held-out split, such as {shown}"
         fix = (
             "leave `split` out of the manifest, so that speakers are divided among the splits, or give each "
             "speaker one split"
         )
-        yield _check("speakers", "warn", f"{found}: error rates look better than for new speakers", fix)
+        yield _check("speakers", "warn", f"{leak}: error rates look better than for new speakers", fix)
     else:
         yield _check("speakers", "ok", text)
 

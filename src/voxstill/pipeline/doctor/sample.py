@@ -52,7 +52,7 @@ def checks(work: Store, parts: Sequence[str], cfg: Config) -> list[Check]:
         return []
     random = np.random.default_rng(0)
     chosen = [rows[i] for i in sorted(random.permutation(len(rows))[:NUM_SAMPLED].tolist())]
-    pairs = _alike(rows)
+    pairs = _pairs(rows)
     counts, hashes = _Counts(), dict[str, str]()
     give_up_s = time.monotonic() + _LIMIT_S
     reading = read_utterances.reading(cfg.model_copy(update={"work": work.root}))
@@ -104,7 +104,7 @@ def _judged(counts: _Counts, num: int) -> Iterator[Check]:
     yield _check("clipping", above(clipped, _CLIPPED), text, fix)
 
 
-def _alike(rows: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
+def _pairs(rows: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
     """Pairs of one length and text from two recordings, those first of which one is held out."""
     first: dict[tuple[int, str | None], Utterance] = {}
     pairs = []

@@ -122,14 +122,14 @@ def waits(state: _Run) -> list[Check]:
     verdicts = {rank: judge(row, state.waits[rank].resources) for rank, row in measured.items()}
     worst = min(verdicts, key=lambda rank: order.index(verdicts[rank].limit))
     verdict = verdicts[worst]
-    fix, found = verdict.fix, f"rank {worst}: {verdict.reason}" if len(verdicts) > 1 else verdict.reason
+    fix, text = verdict.fix, f"rank {worst}: {verdict.reason}" if len(verdicts) > 1 else verdict.reason
     if verdict.limit is Limit.MACHINE and state.is_live and state.waits[worst].machine == machine():
         own = {rank.pid for rank in state.alive.values()}
         own |= {group for pid in own if (group := group_of(pid)) is not None}
         if others := busiest(_BUSY_S, own):
-            found += f". Busiest beside it: {', '.join(map(str, others))}"
+            text += f". Busiest beside it: {', '.join(map(str, others))}"
             fix += f", such as process {others[0].pid}"
-    check = _check(str(verdict.limit), "warn" if verdict.fix else "ok", found, fix)
+    check = _check(str(verdict.limit), "warn" if verdict.fix else "ok", text, fix)
     return [check] if len(measured) < 2 else [check, _straggler(state, measured)]
 
 
@@ -143,7 +143,7 @@ def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
         why = f"waits {late.core_wait:.0%} of its time for a core"
     elif late.data_wait >= SOME_WAITING:
         why = f"waits {late.data_wait:.0%} of its time for batches"
-    found = (
+    text = (
         f"rank {late.rank} on {row.machine.partition(' ')[0]} takes {1e3 * late.own_s:.0f} ms of a step for its "
         f"own work, and the others {1e3 * late.others_s:.0f} ms; a step takes {1e3 * late.step_s:.0f} ms. It {why}"
     )
@@ -152,7 +152,7 @@ def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
         f"run `voxstill doctor` where rank {late.rank}{process} runs, end the disturbing programs there, or "
         "train on other machines"
     )
-    return _check("straggler", "warn", found, fix)
+    return _check("straggler", "warn", text, fix)
 
 
 def _step_s(row: RankWaits) -> float:
