@@ -49,7 +49,7 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"name": "embeded"}, "there is no diarization engine `embeded`"),
+        ({"name": "embeded"}, "unknown diarization engine `embeded`"),
         ({"name": "embedded", "speakers": 2}, "`diarize.speakers`"),
         ({"name": "embedded", "max_speakers": 0}, "`diarize.max_speakers`"),
         ({"max_speakers": 3}, "`diarize.max_speakers` is set and `diarize.name` is not"),

@@ -47,7 +47,7 @@ def test_two_spellings_of_one_column_must_agree(tmp_path: Path) -> None:
     [entry] = entries_in(manifest(tmp_path, "jsonl", {"audio": "a.wav", "text": "", "Text": "hello"}))
     assert entry.text == "hello"
     error = refused(manifest(tmp_path, "jsonl", {"audio": "a.wav", "text": "hello", "Text": "good morning"}))
-    assert "two columns are `text`" in error.why
+    assert "two columns are both `text`" in error.why
 
 
 def test_the_log_names_columns_as_they_are_written() -> None:

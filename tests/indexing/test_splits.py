@@ -347,4 +347,4 @@ def test_speakers_that_are_held_out_are_known_with_spaces_and_missed_by_name(
     figures = index(load(None, [f"work={tmp_path / 'work'}", f"source={source}", "engine.name=inline"], {}))
     assert figures.splits == {"test": 1}
     [warning] = [record.getMessage() for record in caplog.records if "check the names" in record.getMessage()]
-    assert "name `bab`," in warning
+    assert "contain `bab`," in warning

@@ -46,7 +46,7 @@ def test_the_transcript_of_aishell_is_read_with_speakers_and_splits(
         "BAC009S0002W0123.wav": (None, None, None, "train"),
         "BAC009S0764W0121.wav": ("BAC009S0764W0121", "甚至", "S0764", "test"),
     }
-    assert "has no line for 1 files" in caplog.text
+    assert "has no line for 1 of its audio files" in caplog.text
 
 
 def test_the_transcript_of_aishell_holds_for_the_tars_of_its_speakers(tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("teacher.name=ecko", "there is no teacher `ecko`"),
+        ("teacher.name=ecko", "unknown teacher `ecko`"),
         ("teacher.seeed=1", "unknown option `teacher.seeed`"),
         ("teacher={name: transformers, model: /nowhere/at/all}", "/nowhere/at/all"),
         ("teacher=pocketsphinx", "cannot take over"),

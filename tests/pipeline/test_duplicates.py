@@ -95,7 +95,7 @@ def test_a_moved_corpus_with_ids_of_its_own_is_refused_and_goes_on_by_a_link(cor
     cfg = configured(tmp_path, corpus)
     first, before = index(cfg), parts(cfg)
     corpus.rename(tmp_path / "B")
-    with pytest.raises(DataError, match="the id `u0` is taken") as caught:
+    with pytest.raises(DataError, match="the id `u0` is already used") as caught:
         index(configured(tmp_path, tmp_path / "B"))
     assert "leave a link at its old place" in caught.value.fix
     corpus.symlink_to(tmp_path / "B")

@@ -141,9 +141,9 @@ def test_a_speaker_held_out_without_a_new_index_is_an_error(tmp_path: Path, spli
         step(cfg)
     other = config.changed(cfg, f"source.{split}_speakers=[s2]")
     for use in (label_utterances, filter_labels, shard, labelled_shards, shard_unlabelled):
-        with pytest.raises(DataError, match=r"names `s2`, whose split is train in the only utterances"):
+        with pytest.raises(DataError, match=r"contains `s2`, whose split is train in the only utterances"):
             use(other)
-    with pytest.raises(DataError, match="names `s2`"):
+    with pytest.raises(DataError, match="contains `s2`"):
         exported.LabelReader(other, scores=False, verdicts=False, kept=False)
     index(other)
     label_utterances(other)
