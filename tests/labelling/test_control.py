@@ -345,7 +345,7 @@ def test_a_malformed_request_is_refused_and_not_fatal(wav: Path, tmp_path: Path,
     work.write_json(control_file.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
-    assert "cannot be understood" in control.job_statuses(work)[0].refused
+    assert "cannot be read" in control.job_statuses(work)[0].refused
 
 
 # ------------------------------------------------------------------------------------------------ the command
