@@ -63,7 +63,7 @@ class SilentError(DataError):
 class Audio:
     """Decoded 16 kHz mono audio; `codec`, `rate_hz` and `num_channels` are those of the file.
 
-    `file_level` is None where the samples are those of the file, bit for bit.
+    `file_level` is None if the samples are those of the file, bit for bit.
     """
 
     samples_T: NDArray[np.int16]
@@ -145,7 +145,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
     """Decode a file of any length in constant memory: the samples that `decode` returns go to `sink`, block by block.
 
     They have no gain, and are float32 where `as_float`. What a truncated or damaged file holds is written all the same;
-    its fault is returned. Silence is no error. DataError where there is nothing to write.
+    its fault is returned. Silence is not an error. DataError if there is nothing to write.
     """
     header, stated_s, channel = flac.stream_info(data), None, None
     faults = list[tuple[int, DataError]]()
@@ -228,8 +228,8 @@ def _plain_flac(
     """Decode an intact 16 kHz mono 16-bit FLAC; None for anything else and for silence.
 
     libsndfile gives the same samples in two to three times the time. After those that the header states one more is
-    requested, twice, since reading stops at bytes that are no frame. The decoder drops a frame with a wrong checksum; a
-    frame of another file in its place is detected by the MD5 of the whole, which takes a quarter of the time
+    requested, twice, since reading stops at bytes that are not a frame. A frame with a wrong checksum is dropped;
+    a frame of another file in its place is detected by the MD5 of the whole, which takes a quarter of the time
     (`skip_md5`).
     """
     if data[:4] != b"fLaC" or data[4:8] not in _STREAMINFO or len(data) < 42 or channel not in (None, 0):
@@ -265,7 +265,7 @@ def encode(samples_T: NDArray[np.int16], form: Literal["flac", "wav"]) -> bytes:
 
 
 class _DecodeResult(NamedTuple):
-    """How decoding ended: `fault` is None where it reached the end; `stated_s` is the header's duration where known."""
+    """How decoding ended: `fault` is None if it reached the end; `stated_s` is the header's duration where known."""
 
     codec: str
     fault: DataError | None
@@ -284,7 +284,7 @@ def _readers(data: ByteSource) -> tuple[_Reader, ...]:
 
 
 def _fault(data: ByteSource, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
-    """What is wrong with a file that was decoded to its end, or as far as that goes; None where nothing is."""
+    """What is wrong with a file that was decoded to its end, or as far as that goes; None if nothing is."""
     fault = page_fault(data, mono) or end.fault or length_fault(data, mono, end.stated_s)
     return fault or mono.checksum_fault() or flac.rate_fault(data)
 
@@ -304,7 +304,7 @@ class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile ha
 def _decode_with_dr_flac(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
     """Decode with dr_flac a FLAC with a length and an MD5, in half the time of libsndfile.
 
-    What it cannot decode it leaves out without a word: the length and the MD5 tell, and another reader says why.
+    What it cannot decode it leaves out silently: length and MD5 reveal it, and another reader gives the reason.
     """
     decoder = lib.ma_dr_flac_open_memory(data, len(data), ffi.NULL)
     if not decoder:
@@ -313,7 +313,7 @@ def _decode_with_dr_flac(data: ByteSource, mono: MonoResampler) -> _DecodeResult
         block_TC = np.empty((_BLOCK, decoder.channels), mono.block_type)
         buffer, read = ffi.from_buffer(block_TC), _DR_FLAC_READ[mono.block_type]
         pointer = ffi.cast(f"ma_{mono.block_type} *", buffer)
-        # reading stops once at bytes that are no frame
+        # reading stops once at bytes that are not a frame
         while num_decoded := read(decoder, _BLOCK, pointer) or read(decoder, _BLOCK, pointer):
             mono.add(block_TC[:num_decoded], decoder.sampleRate)
         return _DecodeResult("flac", None, None)

@@ -375,7 +375,7 @@ _NO_SAMPLES = np.zeros(0, np.int16)
 
 
 def _receive_response(connection: socket.socket) -> codec.Audio:
-    """The audio of an answer; raises its error, and _ProtocolError where it is no answer of the child's code."""
+    """The audio of an answer; raises its error, and _ProtocolError where it is not an answer of the child's code."""
     num_meta, num_bytes = _RESPONSE.unpack(receive(connection, _RESPONSE.size))
     if not (0 < num_meta <= _MAX_ANSWER and 0 <= num_bytes <= 2 * codec.MAX_S * RATE_HZ and num_bytes % 2 == 0):
         raise _ProtocolError

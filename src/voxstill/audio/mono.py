@@ -75,7 +75,7 @@ class MonoResampler:
         return "float32" if self._md5 is None else self._md5.block_type
 
     def checksum_fault(self) -> DataError | None:
-        """The error of samples that are not those of the MD5 in the header; None where it is theirs, or has none."""
+        """The error of samples that are not those of the MD5 in the header; None if it is theirs, or has none."""
         if self._md5 is None or self.header is None or self._md5.digest() == self.header.md5:
             return None
         return DataError(

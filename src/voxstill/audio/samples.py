@@ -17,7 +17,7 @@ def from_array(
 ) -> NDArray[np.int16]:
     """Resample mono samples, float in [-1, 1] or int16, to 16 kHz int16 after a gain.
 
-    DataError where they are no such audio.
+    DataError if they are no such audio.
     """
     is_int16 = samples_T.dtype.newbyteorder("=") == np.int16
     if samples_T.ndim == 1 and samples_T.dtype.kind in "iu" and not is_int16:

@@ -48,7 +48,7 @@ class Stretch:
 def decode_stretch(
     data: ByteSource, stretch: Stretch, channel: int | None = None, gain_db: float = 0.0
 ) -> NDArray[np.int16]:
-    """The samples of a stretch at 16 kHz, fewer where the file ends before; DataError where there are none."""
+    """The samples of a stretch at 16 kHz, fewer where the file ends before; DataError if there are none."""
     mono = MonoResampler(channel, MAX_MS / 1000 + 60, gain_db or "none")
     lead_ms = min(stretch.start_ms, _LEAD_MS)
     head = data[:12]

@@ -222,7 +222,7 @@ def _session() -> Any:
 
 
 def word_spans(samples_T: NDArray[np.int16], num_words: int) -> list[Span] | None:
-    """Start and end in milliseconds of each of `num_words` words, from energy alone; None where pauses are ambiguous.
+    """Start and end in milliseconds of each of `num_words` words, from energy alone; None if pauses are ambiguous.
 
     For isolated words: the pauses between words must be clearly longer than those within.
     """

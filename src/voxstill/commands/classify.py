@@ -20,7 +20,7 @@ def classify(
     ],
     top: Annotated[int, Option("--top", metavar="K", min=1, help="Number of most likely classes to show.")] = 5,
 ) -> Result:
-    """Classify files and folders with a class student: the likeliest classes and their probabilities."""
+    """Classify files and folders with a class student: the most likely classes and their probabilities."""
     from voxstill.pipeline import classify as inference
     from voxstill.pipeline.audio_input import log_faults
 

@@ -30,5 +30,5 @@ def explore(
     from voxstill.pipeline import explore as exploring
 
     cfg = options.load(work_override(work))
-    with monitor.describing(lambda: None):  # nothing happens while nobody looks
+    with monitor.describing(lambda: None):  # nothing happens while no page is open
         exploring.explore(cfg, experiments or (), port, options.show, edit=edit, judge=judge)

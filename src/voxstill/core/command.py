@@ -2,7 +2,7 @@
 
 A command is one file in `commands/` with one function under `@command(...)`. Its parameters are its arguments and
 options as Typer reads them, and the first is the `CommonOptions`. It returns a
-`core.result.Result`; `cli.py` prints it. One that goes on after its result shows it by `CommonOptions.show`, and
+`core.result.Result`; `cli.py` prints it. One that continues after its result shows it by `CommonOptions.show`, and
 returns None.
 """
 
@@ -74,7 +74,7 @@ class CommonOptions:
     log_format: LogFormat | None = None
     yes: bool = False
     show: Callable[[Result], None] = field(default=lambda _: None, compare=False)
-    """Prints a result now, while the command goes on."""
+    """Prints a result now, while the command continues."""
 
     def load(self, *overrides: str, base: str | None = None) -> Config:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
@@ -111,7 +111,7 @@ class Command:
     group: str | None = None
     """The command that it is a part of: `score` of `score words`."""
     resumes: bool = False
-    """Whether it goes on where it was interrupted."""
+    """Whether it resumes where it was interrupted."""
 
     def __call__(self, options: CommonOptions, **values: object) -> Result | None:
         """Run it."""

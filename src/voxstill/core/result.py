@@ -55,9 +55,9 @@ class Result(Figures):
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> Self:
-        """The result that `to_dict` wrote, in this version or another: keys that are no fields are passed over.
+        """The result that `to_dict` wrote, in this version or another: keys that are not fields are passed over.
 
-        DataError where a field that has no default is missing.
+        DataError if a field that has no default is missing.
         """
         return read(cls, figures)
 
@@ -107,7 +107,7 @@ def _hints(result_type: type[Any]) -> dict[str, object]:
 
 
 def _rebuilt(hint: object, value: object) -> object:
-    """The value of a field from its JSON, by its type hint; TypeError where it does not fit."""
+    """The value of a field from its JSON, by its type hint; TypeError if it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not types.NoneType]

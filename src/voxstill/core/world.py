@@ -108,7 +108,7 @@ class Ranks:
 def ranks() -> Ranks | None:
     """The ranks as torchrun, Ray Train or srun set them in the environment; None for a single process.
 
-    The variables of srun are set as those of torchrun too: Lightning and torch look there. ConfigError where machines
+    The variables of srun are set as those of torchrun too: Lightning and torch look there. ConfigError if machines
     have different numbers of processes.
     """
     if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:

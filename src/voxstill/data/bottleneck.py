@@ -184,7 +184,7 @@ def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resou
 
 
 def _fix(limit: Limit, resources: Resources, free: float) -> str:
-    """What to do about a limit that is no machine with too few cores; so many of these are `free`."""
+    """What to do about a limit that is not a machine with too few cores; so many of these are `free`."""
     has_cores = free >= WORTH_A_WORKER
     workers = f"raise `train.loader_workers`, which is {resources.loader_workers}"
     if limit is Limit.STORAGE and resources.is_remote:
@@ -216,7 +216,7 @@ class Straggler:
 
 
 def straggler(waits: Mapping[int, Waits]) -> Straggler | None:
-    """The rank that is much slower than the others in what it does by itself; None where there is none."""
+    """The rank that is much slower than the others in what it does by itself; None if there is none."""
     own_s = {rank: wait.own_s / wait.steps for rank, wait in waits.items() if wait.steps}
     if len(own_s) < 2:
         return None

@@ -1,4 +1,4 @@
-"""The plan of an epoch in a file: a training that goes on reads its batches there and does not plan them again.
+"""The plan of an epoch in a file: a training that continues reads its batches there and does not plan them again.
 
 A kept plan is used only where it was made of the same arguments, by the same code and the same NumPy: the file begins
 with a hash of all of them, of arrays by their content. Any other file, and a damaged one, is replaced by the plan.
@@ -88,7 +88,7 @@ def _encoded(key: bytes, epoch_plan: EpochPlan) -> list[_Bytes]:
 
 
 def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) -> EpochPlan | None:
-    """The plan of this key; None where there is no file, or one of another plan, or not what was written."""
+    """The plan of this key; None if there is no file, or one of another plan, or not what was written."""
     try:
         with path.open("rb") as file:
             if file.read(_KEY_BYTES) != key:

@@ -79,7 +79,7 @@ class Batches(Dataset[Step]):
         return Step(padded, unread, read_s, decode_s, core_wait_s)
 
     def _audio(self, rows: Rows) -> tuple[list[NDArray[np.int16] | None], list[str], float]:
-        """Samples of each row, None where they cannot be read, a line for each of those, and the seconds of reading.
+        """Samples of each row, None if they cannot be read, a line for each of those, and the seconds of reading.
 
         They are read in the order of their tars, and are overwritten by the next call.
         """
@@ -148,7 +148,7 @@ class Loader:
 
     Each comes as its batches, or as what `make` makes of the step's number and its batches, ahead of time in a thread.
     `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
-    DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
+    DataError if they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
     that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a cache folder.
     """
 
@@ -288,7 +288,7 @@ class _Tars:
             yield next(remote) if data is None else data
 
     def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
-        """None where its tar is not on this machine."""
+        """None if its tar is not on this machine."""
         try:
             file = self._open(shard)
             data = None if file is None else os.pread(file, num_bytes, offset)
@@ -347,7 +347,7 @@ class _Tars:
 
 
 def _decoded(data: bytes, out: NDArray[np.int16], crc32: int) -> NDArray[np.int16]:
-    """Decode a stored utterance; DataError where its bytes or its samples are not as its sidecar says.
+    """Decode a stored utterance; DataError if its bytes or its samples are not as its sidecar says.
 
     The samples may lie in `out`, which is as long as the sidecar says; `crc32` is -1 where it has no checksum.
     """

@@ -76,7 +76,7 @@ class EpochPlan:
         return (len(self.bounds) - 1) // self.batches_per_step
 
     def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Rows]:
-        """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide them."""
+        """Row numbers of each of a rank's batches of a step; ConfigError if the ranks do not divide them."""
         if self.batches_per_step % ranks:
             raise ConfigError(
                 f"{ranks} ranks cannot share {self.batches_per_step} batches a step evenly",
@@ -169,7 +169,7 @@ def plan(
     arguments give equal plans; another `epoch` is another shuffle. `ascending` puts short steps first, else their order
     is random; where `cfg.layout` is `remote` (and `shard_of` is known), it is so within a window, which holds few
     shards. `sampling_rate` is at least 1 for each row; a fractional one is met in the mean of the epochs. `tempo_N`
-    multiplies lengths in this epoch, and budgets hold for the result. DataError where nothing is left.
+    multiplies lengths in this epoch, and budgets hold for the result. DataError if nothing is left.
     """
     recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
     durations_ms = _with_tempo(recorded_ms, tempo_N)

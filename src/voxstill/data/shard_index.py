@@ -40,7 +40,7 @@ Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
 _FORMAT = 4
 _SUMS, _PART = "xxh3", 1 << 18  # read at a time: larger parts are slower, they leave the cache of the processor
-_ABOUT = "about.json"  # written last: a folder without it is no index
+_ABOUT = "about.json"  # written last: a folder without it is not an index
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "crc32", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
     **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
@@ -72,7 +72,7 @@ class ShardIndex:
 
     `num_tokens` and `equal_neighbours` (pairs of equal tokens in a row, for which CTC needs a frame more) are 0 without
     texts; `crc32` is -1 where the sidecar has none. `weight` is that of the sidecar times those of `weights`;
-    ConfigError where these name what no utterance has.
+    ConfigError if these name what no utterance has.
     """
 
     def __init__(self, store: Store, prefix: str, folder: Path, weights: LossWeights = NO_WEIGHTS) -> None:
@@ -131,9 +131,9 @@ class ShardIndex:
         return f"utterance `{self.id_of(row)}` in `{redact_uri(self.tar(int(self.shard[row])))}`"
 
     def sampling_rate(self, cfg: Plan) -> SamplingRate | None:
-        """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
+        """Sampling rate of each row, by its data set and its dialect; None if all rows come once in an epoch.
 
-        ConfigError where some data sets have a weight and others have none, where no utterance has a named dialect, or
+        ConfigError if some data sets have a weight and others have none, where no utterance has a named dialect, or
         where an epoch would have more than `MOST_UTTERANCES`.
         """
         if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
@@ -210,7 +210,7 @@ def open_index(
 
     `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
     One whose files are not what was written is made again. Any number of processes may open an index at the same time.
-    DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
+    DataError if the shards are not finished, or are not what their `_SUCCESS.json` counted.
     """
     figures = shard_format.figures(store, prefix)
     content = "corpus", _FORMAT, store.root, prefix, figures.to_dict(), list(splits), column, encoder
@@ -252,7 +252,7 @@ def _write(
 
 
 def _fault(folder: Path) -> str | None:
-    """Why an index is not what was written; None where it is."""
+    """Why an index is not what was written; None if it is."""
     try:
         sums = checked_json.decode((folder / _ABOUT).read_bytes(), str(folder / _ABOUT)).get(_SUMS)
         if not isinstance(sums, dict):

@@ -25,7 +25,7 @@ def on_hub(model: str) -> bool:
 def split_revision(model: str, revision: str | None = None) -> tuple[str, str | None]:
     """Return name and revision of a name on the Hub, which may end in `@` and a branch, tag or commit.
 
-    ConfigError where `revision` is another one.
+    ConfigError if `revision` is another one.
     """
     match = _ON_HUB.fullmatch(model)
     if match is None or match[2] is None:
@@ -43,7 +43,7 @@ def split_revision(model: str, revision: str | None = None) -> tuple[str, str | 
 def fetch(model: str, revision: str | None, patterns: Sequence[str]) -> Path:
     """Download the files of a name on the Hub; return their folder, which is named as their commit.
 
-    The name may hold the revision: `owner/name@revision`. DataError where they cannot be had.
+    The name may hold the revision: `owner/name@revision`. DataError if they cannot be had.
     """
     from huggingface_hub import snapshot_download
 
@@ -69,7 +69,7 @@ def digest(folder: Path, patterns: Sequence[str]) -> str:
 
 
 def folder_of(model: str, needed: Sequence[str]) -> Path | None:
-    """Return the folder, or None for a name on the Hub; ConfigError where the folder lacks a `needed` file."""
+    """Return the folder, or None for a name on the Hub; ConfigError if the folder lacks a `needed` file."""
     if on_hub(model):
         return None
     missing = [name for name in needed if not (Path(model) / name).is_file()]
@@ -84,7 +84,7 @@ def folder_of(model: str, needed: Sequence[str]) -> Path | None:
 
 
 def model_folder(path: str) -> Path:
-    """Return the folder with the weights: of an experiment, or a model folder itself; ConfigError where it has none."""
+    """Return the folder with the weights: of an experiment, or a model folder itself; ConfigError if it has none."""
     for folder in (Path(path), Path(path) / "model"):
         weights = (folder / name for name in ("model.safetensors", "model.safetensors.index.json"))
         if (folder / "config.json").is_file() and any(file.is_file() for file in weights):
@@ -112,7 +112,7 @@ def model_folder(path: str) -> Path:
 def architecture(path: str) -> str:
     """Return the class of the model in an experiment or a model folder, as its `config.json` names it.
 
-    It is empty where there is no model, or no class is named.
+    It is empty if there is no model, or no class is named.
     """
     try:
         saved = json.loads((model_folder(path) / "config.json").read_text())

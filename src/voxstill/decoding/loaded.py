@@ -26,7 +26,7 @@ class LoadedModel(Protocol):
     """A model that transcribes batches of int16 samples at 16 kHz."""
 
     max_duration_ms: int | None
-    """The most audio that it takes at once, and pads each utterance to; None where there is no limit."""
+    """The most audio that it takes at once, and pads each utterance to; None if there is no limit."""
     takes_batches: bool
     """Whether several utterances in one batch are transcribed as each of them alone would be."""
     languages: Collection[str]

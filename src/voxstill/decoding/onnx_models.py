@@ -242,7 +242,7 @@ def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[
 
 
 def graph(folder: Path, file: str, model: ExportedModel, threads: int) -> Graph:
-    """Load an ONNX file of an exported student on so many threads; DataError where it is not what was written."""
+    """Load an ONNX file of an exported student on so many threads; DataError if it is not what was written."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -268,7 +268,7 @@ def load(
 ) -> OnnxCtcModel | OnnxTransducerModel:
     """Load an exported student, or a file in its folder such as `model.int8.onnx`.
 
-    ConfigError where options do not go with it, DataError where it is not what was written.
+    ConfigError if options do not go with it, DataError if it is not what was written.
     """
     model = exported.read(folder)
     if options.dtype not in ("auto", "float32"):

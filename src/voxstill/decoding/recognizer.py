@@ -1,6 +1,6 @@
 """A speech recogniser: a student or any other checkpoint that `transformers` loads turns audio into Hypotheses.
 
-It knows nothing of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
+It is independent of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
 greedily or with a beam search, encoder-decoders by `generate`. An exported student runs on onnxruntime.
 """
 
@@ -39,7 +39,7 @@ _SHORTEST = pcm.ms_to_samples(10)
 class Recognizer:
     """Transcribes samples in batches of like length.
 
-    `section` is what the caller's configuration calls the options, such as `teacher.`, for messages. ConfigError where
+    `section` is what the caller's configuration calls the options, such as `teacher.`, for messages. ConfigError if
     a folder is named that holds no model.
     """
 
@@ -66,7 +66,7 @@ class Recognizer:
     def load(self) -> None:
         """Load the weights to the GPU where there is one; an exported student stays on the CPU, and needs no torch.
 
-        DataError where there is nothing to load, ConfigError where options do not go with the model.
+        DataError if there is nothing to load, ConfigError if options do not go with the model.
         """
         if self._exported is not None:
             from voxstill.decoding import onnx_models
@@ -145,7 +145,7 @@ class Recognizer:
 
     @property
     def max_duration_ms(self) -> int | None:
-        """The longest utterance that the loaded model takes; None where there is no limit."""
+        """The longest utterance that the loaded model takes; None if there is no limit."""
         return self._model.max_duration_ms
 
     @property
@@ -188,7 +188,7 @@ class Recognizer:
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
         window = 0
-        if max_duration_ms is not None:  # it takes so much of each utterance, silence behind the speech
+        if max_duration_ms is not None:  # it takes windows of this length, with silence after the speech
             window = pcm.ms_to_samples(max_duration_ms)
             for i, num in enumerate(lengths):
                 if num > window:
@@ -204,7 +204,7 @@ class Recognizer:
 
     @property
     def chunk_ms(self) -> int | None:
-        """The audio that a streaming student hears at once; None where the loaded model is none."""
+        """The chunk size of a streaming student; None if the loaded model is not one."""
         return self._model.chunk_ms if isinstance(self._model, LoadedStreaming) else None
 
     def open_stream(self) -> Stream:
@@ -226,7 +226,7 @@ class Recognizer:
         return self._model
 
     def check_alignment(self) -> None:
-        """Raise ConfigError where the loaded model cannot score a text that is given: it is not a CTC model."""
+        """Raise ConfigError if the loaded model cannot score a text that is given: it is not a CTC model."""
         self._ctc_model()
 
     def _ctc_model(self) -> LoadedCtc:
@@ -241,18 +241,18 @@ class Recognizer:
 
     @property
     def vocabulary(self) -> PieceVocabulary:
-        """The tokens of `log_probs`; ConfigError where it is not a CTC model."""
+        """The tokens of `log_probs`; ConfigError if it is not a CTC model."""
         return self._ctc_model().vocabulary
 
     @property
     def frame_ms(self) -> int:
-        """From one frame of `log_probs` to the next; ConfigError where it is not a CTC model."""
+        """From one frame of `log_probs` to the next; ConfigError if it is not a CTC model."""
         return self._ctc_model().frame_ms
 
     def log_probs(self, samples: Sequence[Samples], blank_penalty: float = 0.0) -> list[NDArray[np.float32]]:
         """Return the log-probabilities (F, V) of the tokens in the frames of each utterance, of all in one batch.
 
-        Every one has samples. `blank_penalty` as in `Decode`. ConfigError where it is not a CTC model.
+        Every one has samples. `blank_penalty` as in `Decode`. ConfigError if it is not a CTC model.
         """
         return self._ctc_model().log_probs(samples, blank_penalty)
 
@@ -261,7 +261,7 @@ class Recognizer:
     ) -> list[AlignedText]:
         """Return how well each text fits its audio, by CTC (forced alignment), and the times of its words.
 
-        Words only where they are asked for. ConfigError where it is not a CTC model.
+        Words only where they are asked for. ConfigError if it is not a CTC model.
         """
         model = self._ctc_model()
         with_words = [False] * len(samples) if with_words is None else with_words
@@ -279,7 +279,7 @@ class Recognizer:
 
 
 def student(decoding: Decode, model: str, **options: int) -> Recognizer:
-    """Return a student, not loaded yet, that decodes as `decoding` says; ConfigError where the folder holds none.
+    """Return a student, not loaded yet, that decodes as `decoding` says; ConfigError if the folder holds none.
 
     `options` are further ones of `RecognizerOptions`.
     """

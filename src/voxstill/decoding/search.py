@@ -63,7 +63,7 @@ class Searches:
         self._with_phrases = functools.lru_cache(_CACHED_SEARCHES)(self._phrase_search)
 
     def of(self, phrases: Sequence[str] = ()) -> Search | None:
-        """The search for these phrases and those of `decode.boost`; None where decoding is greedy."""
+        """The search for these phrases and those of `decode.boost`; None if decoding is greedy."""
         return self._with_phrases(tuple(phrases)) if phrases else self._own
 
     def _phrase_search(self, phrases: tuple[str, ...]) -> BeamSearch:
@@ -79,9 +79,9 @@ class Searches:
 def search_of(
     decoding: Decode, vocabulary: PieceVocabulary, options: RecognizerOptions, *, is_ctc: bool, section: str
 ) -> Search | None:
-    """Read the search that `decode` asks for; None where decoding is greedy.
+    """Read the search that `decode` asks for; None if decoding is greedy.
 
-    ConfigError where options are set that this kind of model has no use for, DataError where the file of a language
+    ConfigError if options are set that this kind of model has no use for, DataError if the file of a language
     model or a grammar is none.
     """
     for name in (name for name in (*GENERATION, "language") if getattr(options, name) is not None):
@@ -104,9 +104,9 @@ def search_of(
 
 
 def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
-    """Read what a beam search needs beside the audio: width, language model and phrases. None where decoding is greedy.
+    """Read what a beam search needs beside the audio: width, language model and phrases. None if decoding is greedy.
 
-    DataError where the file of the language model is none.
+    DataError if the file of the language model is none.
     """
     if decoding.beam == 1:
         return None
@@ -122,8 +122,8 @@ def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
 def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
     """Read a JSGF grammar, and compile it to the tokens of a CTC model.
 
-    Sentences with words that the vocabulary cannot write are left out, with a warning. DataError where none are left,
-    or where it is no grammar.
+    Sentences with words that the vocabulary cannot write are left out, with a warning. DataError if none are left,
+    or if it is not a grammar.
     """
     from voxstill.decoding.grammar_search import has_sentence, token_graph
     from voxstill.text import jsgf

@@ -51,7 +51,8 @@ def greedy(
     pauses: Sequence[Pauses | None] | None = None,
     frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
-    """Greedy decoding, one hypothesis for each id: the likeliest tokens of a frame until the blank (Graves 2012, 2.5).
+    """Greedy decoding, one hypothesis for each id: the most likely tokens of a frame until the blank (Graves 2012,
+    2.5).
 
     The blank is the last of the tokens, and stands before the first token. A token lasts the frame in which
     it is emitted. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint choose the
@@ -78,7 +79,7 @@ def greedy_tokens(
 ) -> tuple[list[list[Token]], PredictorState]:
     """The tokens of `greedy`, and the predictor's state after them.
 
-    `state` is that after the frames before these; None where there are none. Frames are counted from the first of
+    `state` is that after the frames before these; None if there are none. Frames are counted from the first of
     these.
     """
     num, num_frames_B = len(encoded_BFE), np.array(frames_B, np.int64)
@@ -130,12 +131,12 @@ def beam(
     pauses: Sequence[Pauses | None] | None = None,
     frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
-    """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
+    """Beam search, one hypothesis for each id: the most likely text in the beam, summed over its alignments.
 
-    The steps are those of `greedy`; the `width` likeliest texts at the same frame are extended, and
+    The steps are those of `greedy`; the `width` most likely texts at the same frame are extended, and
     within it those with as many tokens in it (Saon et al. 2020, "Alignment-length synchronous decoding for RNN
     transducer", calls it time-synchronous). `fusion` adds the scores of a language model and phrases. Times and
-    confidences are those of the likeliest alignment.
+    confidences are those of the most likely alignment.
     """
     tokens = [
         _Search(width, fusion, predict, joint, blank_id, durations).best(encoded_FE[:frames]).tokens
@@ -171,8 +172,8 @@ def timed(
 
 @dataclass(slots=True)
 class _Hypothesis:
-    """A text in the beam: its log-probability and that of its likeliest alignment, which has these tokens, the state of
-    the fusion, and the predictor's state after it, which is computed when it is needed."""
+    """A text in the beam: its log-probability and that of its most likely alignment, which has these tokens, the state
+    of the fusion, and the predictor's state after it, which is computed when it is needed."""
 
     weight: float
     likeliest: float
@@ -201,7 +202,7 @@ class _Search:
         self.predict, self.joint, self.blank_id, self.durations = predict, joint, blank_id, durations
 
     def best(self, encoded_FE: Floats) -> _Hypothesis:
-        """The likeliest text after all frames."""
+        """The most likely text after all frames."""
         empty_1 = np.zeros(1, np.dtype(list(self._fused.TEXT_FIELDS), align=True))
         self._fused.start(self.fusion, empty_1, 0)
         arrived: list[_Hypotheses] = [{} for _ in range(len(encoded_FE) + 1)]  # texts by the frame that comes next

@@ -31,7 +31,7 @@ class Diarization:
 
 
 class Diarizer:
-    """An engine, loaded while the block lasts; ConfigError where the section names none or it cannot be loaded."""
+    """An engine, loaded while the block lasts; ConfigError if the section names none or it cannot be loaded."""
 
     def __init__(self, section: Diarize) -> None:
         engine = registry.create(section)

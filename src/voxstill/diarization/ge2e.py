@@ -41,7 +41,7 @@ class Ge2e(nn.Module):
 
 
 def load() -> Ge2e:
-    """Load the network; ConfigError where its file is missing or is another one."""
+    """Load the network; ConfigError if its file is missing or is another one."""
     path = weights.path()
     network = Ge2e()
     try:

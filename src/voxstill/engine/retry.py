@@ -196,7 +196,7 @@ def open_work(name: str, work: StageWork) -> None:
 
 
 def model_figures(work: StageWork) -> ModelFigures | None:
-    """What the model of a work reports of itself; None where that fails, which is no fault of the items."""
+    """What the model of a work reports of itself; None if that fails, which is no fault of the items."""
     try:
         return work.figures()
     except Exception as error:
@@ -228,5 +228,5 @@ def canary_error(cause: BaseException | Failure) -> VoxstillError:
 
 
 def log_stopping(signal_name: str) -> None:
-    """Warn that the first signal is taken; both engines stop alike."""
+    """Warn that the first signal is taken; both engines stop in the same way."""
     log.warning("%s: no new chunks are started; a second signal stops at once", signal_name)

@@ -82,7 +82,7 @@ class StudentFigures(Figures):
     lm_order: int | None = None
     """The longest n-gram of the language model that was made for the evaluation; None without one."""
     tuning: Tuning | None = None
-    """How the weights of the language model in `decode` were found; None where they are as they were set."""
+    """How the weights of the language model in `decode` were found; None if they are as they were set."""
 
     def to_dict(self) -> dict[str, object]:
         """All figures side by side but the texts."""
@@ -100,7 +100,7 @@ class StudentFigures(Figures):
 
 
 def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return those of the split that have human words, with them; DataError where nobody wrote any down."""
+    """Return those of the split that have human words, with them; DataError if none has any."""
     texts = hidden_texts(cfg)
     known = [with_text(utterance, texts) for utterance in utterances]
     # in the order of ids: that of the table depends on where the files lie, and the intervals would with it
@@ -167,7 +167,7 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> RecognitionErrors:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said.
 
-    Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError where there are texts
+    Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError if there are texts
     and nothing is left of them when they are normalized.
     """
     normalize = normalizer(cfg.evaluate.normalizer)
@@ -234,7 +234,7 @@ def _silence(utterance: Utterance, num_samples: int) -> tuple[Utterance, Samples
 
 
 def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
-    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError where none
+    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError if none
     could."""
     if not unread:
         return []

@@ -204,7 +204,8 @@ _BREAKDOWNS = pydantic.TypeAdapter(dict[str, dict[str, _Group]])
 
 
 def name_of(figures: Mapping[str, Any]) -> str:
-    """The name of the folder of a result: readable parts, and a hash of all that tells it from others."""
+    """The name of the folder of a result: readable parts, and a hash of everything that distinguishes it from
+    others."""
     corpus, decode = Corpus.from_dict(figures["corpus"]), _changed(figures.get("decode"))
     key = (corpus.to_dict(), figures["split"], decode, figures.get("normalizer"), figures["recogniser"])
     recogniser = [] if figures["recogniser"] == STUDENT else [figures["recogniser"]]
@@ -252,8 +253,8 @@ def _asked(decode: Row | None) -> Row | None:
 def write(folder: Path, evaluation: Evaluation) -> None:
     """Write a result into its folder below the store, its figures last.
 
-    Where that cannot be written, as in the experiment of somebody else, it is a warning: the figures are printed all
-    the same.
+    Where that cannot be written, as in the experiment of another user, it is a warning: the figures are
+    printed nevertheless.
     """
     own = folder / name_of(evaluation.figures)
     try:
@@ -267,7 +268,7 @@ def write(folder: Path, evaluation: Evaluation) -> None:
 
 
 def read(path: Path) -> StoredResult | None:
-    """The result in a folder; None where the folder holds none."""
+    """The result in a folder; None if the folder holds none."""
     file = path / FIGURES
     return _result(path, _figures(file)) if file.is_file() else None
 
@@ -280,7 +281,7 @@ def read_all(folder: Path) -> list[StoredResult]:
 
 
 def rows(path: Path) -> list[Row]:
-    """The objects of a file of references or hypotheses; DataError where it has been changed into something else."""
+    """The objects of a file of references or hypotheses; DataError if it has been changed into something else."""
     try:
         parsed = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         for row in parsed:

@@ -59,7 +59,7 @@ class WordScores(Figures):
 
     rates: ErrorFigures
     by: str | None
-    """The field that errors are broken down by; None where nobody asked for one."""
+    """The field that errors are broken down by; None if none is requested."""
     groups: Mapping[str, GroupFigures]
     empty_references: int
     empty_hypotheses: int
@@ -136,7 +136,7 @@ def of_words(
 ) -> WordScores:
     """Compute WER and CER of two files, matched by id; a missing hypothesis counts as an empty one.
 
-    Without a unit it is words, but characters for texts without spaces between words, with a warning. DataError where
+    Without a unit it is words, but characters for texts without spaces between words, with a warning. DataError if
     no id is in both, or where no reference has the field that is asked for.
     """
     references, hypotheses = both(reference, hypothesis, form)
@@ -228,7 +228,7 @@ def rules(cfg: Config, language: str | None, normalizer: str | None) -> tuple[st
 def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, TranscriptSegment], dict[str, str]]:
     """Read references (as rows) and hypotheses (as texts), by id.
 
-    Words of a CTM go into the segments of an STM. DataError where an id comes twice in a file or none is in both.
+    Words of a CTM go into the segments of an STM. DataError if an id comes twice in a file or none is in both.
     """
     first, second = (transcripts.read(uri, form) for uri in (reference, hypothesis))
     forms = [form or transcripts.form_of(uri) for uri in (reference, hypothesis)]
@@ -274,5 +274,5 @@ def first_ids(first: Mapping[str, object], second: Mapping[str, object]) -> str:
 
 
 def duration_ms(segment: TranscriptSegment) -> int | None:
-    """Duration of an utterance in ms; None where its file has no times."""
+    """Duration of an utterance in ms; None if its file has no times."""
     return None if segment.start_ms is None or segment.end_ms is None else segment.end_ms - segment.start_ms

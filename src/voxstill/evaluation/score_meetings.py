@@ -30,7 +30,7 @@ class SessionScores:
     session: str
     counts: ErrorCounts
     counts_in_time: ErrorCounts | None
-    """None where not every row has its times."""
+    """None if not every row has its times."""
     num_speakers: tuple[int, int]
     """Of the reference and of the hypothesis."""
     mapping: Mapping[str, str]
@@ -43,7 +43,7 @@ class MeetingScores(Figures):
 
     counts: ErrorCounts
     counts_in_time: ErrorCounts | None
-    """None where not every row has its times."""
+    """None if not every row has its times."""
     collar_s: float
     sessions: Sequence[SessionScores]
     warnings: Sequence[str]
@@ -92,7 +92,7 @@ def of_meetings(
 ) -> MeetingScores:
     """Compute cpWER over all sessions of the reference, and tcpWER where both files have times.
 
-    DataError where a row names no session or speaker, or where the files share no session; ConfigError where the
+    DataError if a row names no session or speaker, or where the files share no session; ConfigError if the
     collar is no time.
     """
     name, normalize = rules(cfg, language, normalizer)
@@ -110,7 +110,7 @@ def of_meetings(
 
 
 def of_sessions(references: Sessions, hypotheses: Sessions, stamp: Stamp, collar_s: float = 5.0) -> MeetingScores:
-    """Compute the word errors of the sessions of the reference; ConfigError where the collar is no time."""
+    """Compute the word errors of the sessions of the reference; ConfigError if the collar is no time."""
     collar_s = not_negative("collar_s", collar_s)
     shared = [references, {key: rows for key, rows in hypotheses.items() if key in references}]
     timed = all(duration_ms(row) is not None for side in shared for rows in side.values() for row in rows)
@@ -156,7 +156,7 @@ def _num_speakers(rows: Sequence[TranscriptSegment]) -> int:
 def by_session(
     rows: Sequence[TranscriptSegment], uri: str, normalize: Callable[[str], str]
 ) -> dict[str, list[TranscriptSegment]]:
-    """The segments of each session with normalized texts; DataError where one names no session or speaker."""
+    """The segments of each session with normalized texts; DataError if one names no session or speaker."""
     sessions: dict[str, list[TranscriptSegment]] = {}
     for row in rows:
         if row.session is None or row.speaker is None:

@@ -98,8 +98,8 @@ def of_speakers(
 ) -> SpeakerScores:
     """Compute the diarization error rate (DER) of two RTTMs as md-eval does, over all recordings of the reference.
 
-    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError where they share no recording,
-    ConfigError where the collar is no time.
+    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError if they share no recording,
+    ConfigError if the collar is no time.
     """
     collar_s = not_negative("collar_s", collar_s)
     references, hypotheses = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))

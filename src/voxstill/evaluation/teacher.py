@@ -64,7 +64,7 @@ def labels_all(judged: Sequence[Utterance]) -> bool:
 
 
 def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures | None:
-    """Return error rates of the labels that a teacher gave these utterances; None where it gave none.
+    """Return error rates of the labels that a teacher gave these utterances; None if it gave none.
 
     Nothing is labelled again, and the teacher need not be installed. One that reads the texts is not judged, and none
     is on a split with supervised utterances: no teacher has labelled these.
@@ -108,7 +108,7 @@ def sample(judged: Sequence[Utterance], num_utterances: int, seed: int) -> list[
 def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Utterance]) -> TeacherFigures:
     """Transcribe utterances with a teacher that has no grammar, in this process; return its error rates and speed.
 
-    TeacherError where it cannot be loaded.
+    TeacherError if it cannot be loaded.
     """
     name = f"{cfg.teacher.name}@{free.revision()}"
     free.load()

@@ -39,7 +39,7 @@ class Tuning(Result):
     wer_after: float
     """On the dev split, with the tuned weights."""
     gain: Gain | None = None
-    """On the split that was judged; None where it contains no words."""
+    """On the split that was judged; None if it contains no words."""
 
     def to_text(self) -> str:
         """One line."""

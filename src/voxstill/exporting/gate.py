@@ -46,13 +46,13 @@ class Gate(Result):
     """95 % paired bootstrap interval of what int8 costs: its word error rate minus that of fp32."""
     equal_int8: int | None = None
     equal_sherpa: int | None = None
-    """Utterances with the same text in sherpa-onnx, of `utterances_sherpa`; None where it is not installed."""
+    """Utterances with the same text in sherpa-onnx, of `utterances_sherpa`; None if it is not installed."""
     utterances_sherpa: int | None = None
     texts: Sequence[str] = field(default=(), compare=False, metadata=NOT_IN_JSON)
 
     @property
     def int8_cost(self) -> str | None:
-        """What int8 costs, in words; None where it was not compared."""
+        """What int8 costs, in words; None if it was not compared."""
         if self.wer_int8 is None or self.interval is None:
             return None
         low, high = (100 * value for value in self.interval)
@@ -74,7 +74,7 @@ def parity(
     pieces: tuple[Sequence[str], Sequence[str]],
     cfg: Config,
 ) -> Gate:
-    """Compare the tokens of an exported student with those of torch; DataError where an utterance has others.
+    """Compare the tokens of an exported student with those of torch; DataError if an utterance has others.
 
     `pieces` are those of the student and those of its export, whose ids may be others.
     """

@@ -24,7 +24,7 @@ Array = NDArray[np.float32]
 
 
 def check(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> None:
-    """Run each file on some utterances; DataError where one computes something else."""
+    """Run each file on some utterances; DataError if one computes something else."""
     for name, base in _SAMPLES.items():
         if name in model.files:
             for ours, theirs in _from_samples(folder, model, name, base, samples):

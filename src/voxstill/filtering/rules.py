@@ -186,7 +186,7 @@ def judge(scores: pa.Table, cfg: Filter, confidences: Confidences | None = None)
 def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[Any]]:
     """What the rules look at, of an Arrow table of scores.
 
-    No threshold drops what is not known, which is null. A NaN is no measure: a label with one counts as unfinished.
+    No threshold drops what is not known, which is null. A NaN is not a measure: a label with one counts as unfinished.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -32,7 +32,7 @@ _BAR = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect(Result):
-    """How much is kept and dropped, and how wrong both are; a rate is None where nothing is left."""
+    """How much is kept and dropped, and how wrong both are; a rate is None if nothing is left."""
 
     kept: float
     """Of all labels."""
@@ -108,7 +108,7 @@ class TuneResult(Result):
 def tune_thresholds(scores: pa.Table, cfg: Filter, confidences: Confidences) -> TuneResult:
     """Try thresholds on an Arrow table of scores with human texts: each rule alone, all together, the proposal; pure.
 
-    `confidences` are those of all labels that the filter judges. A share or rate is None where nothing is left.
+    `confidences` are those of all labels that the filter judges. A share or rate is None if nothing is left.
     """
     columns = columns_of(scores, confidences)
     trial = Filter(frame_ms=cfg.frame_ms)  # whose options let pass what they can

@@ -188,7 +188,7 @@ def _is_folder(child: os.DirEntry[str]) -> bool:
 
 
 def _read_common_voice(path: str, tables: Sequence[str]) -> Iterator[SourceEntry]:
-    """The clips that the tables of Common Voice name; others are of speakers whose split nobody knows."""
+    """The clips that the tables of Common Voice name; others are of speakers whose split is unknown."""
     log.info("index: `%s` is Common Voice: %s are read", path, ", ".join(f"`{name}`" for name in tables))
     for name in tables:
         yield from common_voice.read_tsv(f"{path.rstrip('/')}/{name}")
@@ -236,7 +236,7 @@ def _is_of_work(uri: str, folder: Store, work: Store) -> bool:
 
 
 def _single_object(uri: str) -> SourceEntry:
-    """The object at an address; DataError where there is none, or where it is a page of a web server."""
+    """The object at an address; DataError if there is none, or where it is a page of a web server."""
     is_web = uri.startswith(("http://", "https://"))
     try:
         with closing(RemoteFile(uri)) as file:
@@ -364,7 +364,7 @@ def _of_row(entry: SourceEntry, parquet: str) -> SourceEntry:
 def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceEntry]:
     """The rows of the only manifest in a folder without audio; a warning where audio is read and a manifest is not.
 
-    DataError where several manifests might be meant.
+    DataError if several manifests might be meant.
     """
     manifests = []
     for manifest in walk.manifests:
@@ -372,7 +372,7 @@ def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceE
             # beside audio, a `.json` is of one file; a list of paths has no columns
             if (is_empty or not manifest.endswith(".json")) and (manifest.endswith(".list") or names_audio(manifest)):
                 manifests.append(manifest)
-        except DataError:  # nobody asked for it
+        except DataError:  # it was not requested
             log.warning("index: `%s` cannot be opened", redact_uri(manifest))
     if not manifests:
         return

@@ -21,7 +21,7 @@ def without_texts(uris: Sequence[str]) -> DataError:
 
 
 def refuse_credentials(entry: SourceEntry) -> None:
-    """DataError where an address holds credentials: it is written into tables, which others may read."""
+    """DataError if an address holds credentials: it is written into tables, which others may read."""
     if "://" in entry.uri and holds_credentials(entry.uri):
         raise DataError(
             f"`{redact_uri(entry.uri)}` contains credentials" + (f", in {entry.where}" if entry.where else ""),

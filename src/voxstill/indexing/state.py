@@ -139,7 +139,7 @@ class IndexState:
     def missing(self, files: Iterable[SourceFile]) -> bytearray:
         """For each file, 1 where it is to be indexed: it is new, or there is reason to try it again.
 
-        DataError where a file, or what the source says of it, is not what it was, or where an id is taken.
+        DataError if a file, or what the source says of it, is not what it was, or where an id is taken.
         """
         mask = bytearray()
         refused: dict[Status, SourceFile] = {}
@@ -188,7 +188,7 @@ class IndexState:
                     yield file.id
 
     def refuse_versions(self) -> None:
-        """DataError where two versions of a file were indexed.
+        """DataError if two versions of a file were indexed.
 
         Parts of an index do that where the source is changed while they run: none of them sees what others add.
         """
@@ -278,7 +278,7 @@ class IndexState:
         )
 
     def refuse_doubled(self) -> None:
-        """DataError where an id stands twice among the utterances."""
+        """DataError if an id stands twice among the utterances."""
         if (self._utterance_id_N[1:] == self._utterance_id_N[:-1]).any():
             raise tables.doubled_ids(self._work.uri(self._utterances), "utterances")
 
@@ -364,7 +364,7 @@ def _is_same(metadata_N: NDArray[np.uint64], file: SourceFile) -> NDArray[np.boo
 
 
 def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
-    """Columns of one part of a table, those that it has; DataError where it is torn."""
+    """Columns of one part of a table, those that it has; DataError if it is torn."""
     import pyarrow as pa
 
     file = parquet.decode(work.read(key), work.uri(key))

@@ -20,7 +20,7 @@ _MOST = 2**63
 def checked(answers: Sequence[Transcription], num_clips: int) -> list[Transcription]:
     """The answers to a batch of clips, with a failed transcription for each that cannot be used.
 
-    Raises ValueError where there are more or fewer of them than clips: it is not known whose they are.
+    Raises ValueError if there are more or fewer of them than clips: it is not known whose they are.
     """
     if not isinstance(answers, list | tuple) or len(answers) != num_clips:
         shown = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
@@ -36,7 +36,7 @@ def _checked(answer: Transcription) -> Transcription:
 
 
 def _fault(answer: object) -> str | None:
-    """What is wrong with an answer, None where nothing is."""
+    """What is wrong with an answer, None if nothing is."""
     if not isinstance(answer, Transcription):
         return f"it is a {type(answer).__name__}, not a Transcription"
     for name in ("text", "language", "error"):

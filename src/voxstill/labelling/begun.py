@@ -1,4 +1,4 @@
-"""Labels that are begun and not finished: which of them are those of a configured teacher."""
+"""Labels that are started and not finished: which of them are those of a configured teacher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def recipes(work: Store) -> list[str]:
 
 
 def options(work: Store, recipe: str) -> Mapping[str, object]:
-    """The options of the teacher that these labels were begun with, as they are kept beside them; empty where they are
+    """The options of the teacher that these labels were started with, as they are kept beside them; empty if they are
     not known.
     """
     if (figures := workdir.success(work, LabelFigures, recipe)) is not None:
@@ -27,7 +27,7 @@ def options(work: Store, recipe: str) -> Mapping[str, object]:
 
 
 def unfinished(work: Store, teacher: config.Teacher, recipe_of: Callable[[], str]) -> str | None:
-    """The recipe of the configured teacher's labels where they are begun and not finished, else None.
+    """The recipe of the configured teacher's labels where they are started and not finished, else None.
 
     `recipe_of` makes the teacher to ask for its recipe. It is called only where labels of any teacher are not
     finished; where the teacher cannot be made any more, its labels are those with the same options.

@@ -44,7 +44,7 @@ class Unit:
 def agree(work: Store, utterances: str, task: Task, of: Sequence[str], cfg: Engine, meter: StepMeter) -> LabelFigures:
     """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
-    DataError where one of the recipes has no finished labels, or labels of other audio.
+    DataError if one of the recipes has no finished labels, or labels of other audio.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)

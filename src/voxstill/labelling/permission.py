@@ -1,7 +1,7 @@
 """What a running job may be changed to: other limits, and the teachers that it was allowed when it was started.
 
-Whoever can write into a work folder can write `WORK/control.json`. So the file may not decide which code runs, which
-secret is read or where audio is sent: whoever starts the job decides that.
+Everyone who can write into a work folder can write `WORK/control.json`. So the file may not decide which code runs,
+which secret is read or where audio is sent: whoever starts the job decides that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIX = "end the job with SIGTERM and start it with `--allow-teacher` and this te
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise ConfigError where options by section name one that a running job cannot change, whatever its value."""
+    """Raise ConfigError if options by section name one that a running job cannot change, whatever its value."""
     for section, values in options.items() if isinstance(options, Mapping) else [("set", options)]:
         if isinstance(values, Mapping):
             names = [] if section == "teacher" else [*values]
@@ -57,7 +57,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def allowed_teachers(teacher: config.Teacher, texts: Sequence[str]) -> tuple[config.Teacher, ...]:
-    """The teachers of `--allow-teacher`, each a name or a mapping of options in YAML; ConfigError where one is wrong.
+    """The teachers of `--allow-teacher`, each a name or a mapping of options in YAML; ConfigError if one is wrong.
 
     Options without `name` and `preset` are put over those of `teacher`. Nothing is loaded: a model may come later.
     """

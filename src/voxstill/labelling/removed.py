@@ -1,4 +1,4 @@
-"""Labels of removed utterances: rows that say so, made without audio and without a teacher."""
+"""Labels of removed utterances: rows with that reason, made without audio and without a teacher."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def remove_failed(work: Store, prefix: str, of_other_kind: Collection[str] = ())
 
 
 def finish_removal(work: Store, prefix: str) -> None:
-    """Do what is left of a removal that was begun; nothing where there is none.
+    """Do what is left of a removal that was started; nothing if there is none.
 
     One process at a time does it: another could take out what was labelled since. StorageError for the others.
     """

@@ -35,7 +35,7 @@ class Labels:
 
 
 def labels_so_far(work: Store, teacher: config.Teacher) -> Labels:
-    """The labels of the configured teacher that are there, finished or not; DataError where there are none."""
+    """The labels of the configured teacher that are there, finished or not; DataError if there are none."""
     task = begun_task(work, teacher)
     keys = tables.parts(work, task.prefix)
     done = workdir.success(work, LabelFigures, task.recipe)
@@ -54,7 +54,7 @@ def num_labelled(work: Store, utterances: str, labels: Collection[str]) -> int:
 
 
 def begun_task(work: Store, teacher: config.Teacher) -> Task:
-    """The task of the configured teacher, whose labels are begun; DataError where there are none.
+    """The task of the configured teacher, whose labels are started; DataError if there are none.
 
     Where the teacher cannot be made any more, its labels are those with the same options. A configuration that says
     nothing of a teacher has the only labels that are there.

@@ -29,7 +29,7 @@ class Transcribe(StageWork):
     _teacher: Teacher = field(init=False, repr=False, compare=False)
 
     def open(self) -> None:
-        """Load the teacher; TeacherError where what it reads was changed since the labels were named after it."""
+        """Load the teacher; TeacherError if what it reads was changed since the labels were named after it."""
         self._teacher = registry.create(self.task.teacher)
         self._teacher.load()
         if getattr(self._teacher, "revision_may_change", False):

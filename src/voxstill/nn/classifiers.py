@@ -37,7 +37,7 @@ _ENCODER = "parakeet_encoder"
 def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> PreTrainedModel:
     """A student for the classes `names`, its encoder new or from `cfg.checkpoint`, its head initialised from `seed`.
 
-    `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
+    `about` is kept in its `config.json`. ConfigError if there is no such head for the checkpoint, DataError if
     there is no checkpoint.
     """
     task: Task = "speakers" if cfg.task == "speakers" else "classes"
@@ -60,7 +60,7 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
 
 
 def read_config(checkpoint: str) -> PretrainedConfig:
-    """Read the configuration of a checkpoint; ConfigError where no classification head can be put on its model."""
+    """Read the configuration of a checkpoint; ConfigError if no classification head can be put on its model."""
     config = checkpoints.read_config(checkpoint, (_ENCODER,))
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
@@ -84,7 +84,7 @@ def names_of(model: PreTrainedModel) -> list[str]:
 
 
 def load(folder: Path) -> PreTrainedModel:
-    """Load the classifier saved in `folder`; DataError where there is none."""
+    """Load the classifier saved in `folder`; DataError if there is none."""
     from safetensors import SafetensorError
 
     try:

@@ -51,7 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {"tiny": _SMALL, "base": {}, "large": _LARGE
 def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
     """Build a Wav2Vec2ForPreTraining, new or with the weights of `cfg.checkpoint`; equal arguments give equal weights.
 
-    Its forward pass is `contrastive_outputs`. ConfigError or DataError where the checkpoint is no wav2vec 2.0.
+    Its forward pass is `contrastive_outputs`. ConfigError or DataError if the checkpoint is not a wav2vec 2.0.
     """
     from transformers import Wav2Vec2Config
 
@@ -248,7 +248,7 @@ def random_projection(num_mels: int, dims: int, generator: Generator) -> Tensor:
 def cepstra(num_mels: int, dims: int) -> Tensor:
     """Projection (W, D) of eight stacked frames to the lowest cepstral coefficients of their mean: the spectral shape.
 
-    Coefficient k is weighted by k + 1: deviations fall about so with the order, and all are to count alike (Paliwal
+    Coefficient k is weighted by k + 1: deviations fall about so with the order, and all are to count equally (Paliwal
     1982, "On the performance of the quefrency-weighted cepstral coefficients in vowel recognition").
     """
     position_D, order_C = torch.arange(num_mels) + 0.5, torch.arange(dims)

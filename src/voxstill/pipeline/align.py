@@ -60,8 +60,8 @@ def align(
 ) -> AlignResult:
     """Align the text, a file, with the audio, and write the utterances that fit as a JSONL manifest.
 
-    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none or the manifest exists,
-    unless it may be overwritten; DataError where text and audio cannot belong together.
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError if there is none or the manifest exists,
+    unless it may be overwritten; DataError if text and audio cannot belong together.
     """
     if not is_local(output):
         fix = "write it to this machine, then copy it there"
@@ -112,7 +112,7 @@ def align(
 
 
 def _read_text(text: str) -> str:
-    """The transcript; DataError where it is empty or no text."""
+    """The transcript; DataError if it is empty or no text."""
     try:
         transcript = read_uri(text).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -127,7 +127,7 @@ def _read_text(text: str) -> str:
 
 
 def _aligned(cfg: Config, recognizer: Recognizer, samples_T: Samples, transcript: str, name: str) -> Iterator[_Aligned]:
-    """The texts of the transcript in order, with what is dropped of them; DataError where it cannot be aligned."""
+    """The texts of the transcript in order, with what is dropped of them; DataError if it cannot be aligned."""
     from voxstill.decoding import emissions, forced_alignment
 
     vocabulary, frame_ms = recognizer.vocabulary, recognizer.frame_ms

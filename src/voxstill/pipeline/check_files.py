@@ -1,4 +1,4 @@
-"""Files of a WORK that belong to no table: the record of removed utterances, what people judged, and unpacked copies of
+"""Files of a WORK that belong to no table: the record of removed utterances, judgements, and unpacked copies of
 compressed files.
 
 No step of a configuration makes the first two again, and only `voxstill index` unpacks a file once more.

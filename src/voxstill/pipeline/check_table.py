@@ -68,7 +68,7 @@ class ReadPart:
 
 
 class FinishedTable(Generic[Figures]):
-    """A table that was finished: `figures` are those of its `_SUCCESS.json`, None where that cannot be read."""
+    """A table that was finished: `figures` are those of its `_SUCCESS.json`, None if that cannot be read."""
 
     def __init__(self, findings: Findings, figures_type: type[Figures], recipe: str) -> None:
         self.work, self.kind, self.recipe = findings.work, figures_type.kind, recipe
@@ -113,7 +113,7 @@ class FinishedTable(Generic[Figures]):
 
     @property
     def sound_figures(self) -> Figures | None:
-        """The figures, to compare with; None where something of the table is broken, so that they do not fit anyhow."""
+        """The figures, to compare with; None if something of the table is broken, so that they do not fit anyhow."""
         return self.figures if len(self._findings.rows) == self._first else None
 
     def parts(self, kind: type[DataclassInstance], names: Iterable[str] = ()) -> Iterator[ReadPart]:

@@ -90,7 +90,7 @@ class _Check:
             digest.update(hashlib.sha256(part.data).digest())
         table.add_doubled(ids)
         figures = table.sound_figures
-        if figures is None or len(ids) > figures.labels:  # others were begun since: they have no figures yet
+        if figures is None or len(ids) > figures.labels:  # others were started since: they have no figures yet
             return
         table.compare("labels", figures.labels, len(ids))
         if len(ids) == figures.labels and figures.sha256 not in ("", digest.hexdigest()):

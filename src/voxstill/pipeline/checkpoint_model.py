@@ -25,7 +25,7 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
     """The folder of a model to load, and the name of the checkpoint that it was made of.
 
     A checkpoint becomes a model folder for as long as the block lasts; any other target is itself, and of none.
-    DataError where the checkpoint is broken or gone, ConfigError where the task makes no model of one.
+    DataError if the checkpoint is broken or gone, ConfigError if the task makes no model of one.
     """
     run = RunDir.of_checkpoint(Path(target))
     if run is None:

@@ -48,7 +48,7 @@ class ClassProbability(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification(Result):
-    """The likeliest classes of a recording, best first; none where `error` says why it cannot be read."""
+    """The most likely classes of a recording, best first; none where `error` says why it cannot be read."""
 
     audio: str
     classes: tuple[ClassProbability, ...] = ()
@@ -67,7 +67,7 @@ class ClassifyResult(Result):
 
     results: Sequence[Classification]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
 
     @property
     def exit_code(self) -> int:
@@ -81,7 +81,7 @@ class ClassifyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding(Result):
-    """The embedding of the voice in a recording, of unit length; None where `error` says why it cannot be read."""
+    """The embedding of the voice in a recording, of unit length; None if `error` says why it cannot be read."""
 
     audio: str
     embedding: tuple[float, ...] | None
@@ -91,7 +91,7 @@ class Embedding(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Result):
-    """The similarity of two voices; `threshold` and `same` are None where the model was never judged on two speakers.
+    """The similarity of two voices; `threshold` and `same` are None if the model was never judged on two speakers.
 
     `threshold` is the one of the equal error rate in the result `judged` of the model's experiment.
     """
@@ -115,7 +115,7 @@ class EmbedResult(Result):
 
     embeddings: Sequence[Embedding]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     output: str | None = None
     comparison: Comparison | None = None
 
@@ -174,7 +174,7 @@ class _Student:
             return _Output(path, None, error=in_one_line(error))
 
     def _mean(self, samples_T: vad.Samples) -> NDArray[np.float32]:
-        """The output for a recording: of its utterances, the mean by their length; DataError where there is none."""
+        """The output for a recording: of its utterances, the mean by their length; DataError if there is none."""
         sums: list[NDArray[np.float32]] = []
         num_samples = 0
         for start_ms, end_ms in vad.segment(samples_T, self._cfg.segment):
@@ -189,10 +189,10 @@ class _Student:
 
 
 def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> ClassifyResult:
-    """Classify recordings: files, folders, addresses or standard input; the `top` likeliest classes of each.
+    """Classify recordings: files, folders, addresses or standard input; the `top` most likely classes of each.
 
     A recording longer than `segment.max_ms` is cut at pauses, and its probabilities are the mean over its parts. One
-    that cannot be read has its reason instead. ConfigError where the model tells no classes apart.
+    that cannot be read has its reason instead. ConfigError if the model tells no classes apart.
     """
     top = whole_number("top", top, 1)
     paths, num_skipped = recordings.expand(names)
@@ -212,7 +212,7 @@ def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> Classif
 def embed(cfg: Config, model: str, names: Sequence[str], output: str | None, *, compare: bool) -> EmbedResult:
     """Embed the voices of recordings, as `classify` reads them; write the embeddings to `output`, compare two.
 
-    ConfigError where the model is no speaker student, `output` ends otherwise than `ENDINGS`, or those to compare are
+    ConfigError if the model is not a speaker student, `output` ends otherwise than `ENDINGS`, or those to compare are
     not two.
     """
     if output is not None and not output.endswith(ENDINGS):
@@ -270,7 +270,7 @@ def _json_lines(rows: Sequence[Embedding]) -> str:
 
 
 def _compared(rows: Sequence[Embedding], model: str, checkpoint: str | None) -> Comparison | None:
-    """The comparison of two recordings; None where one of them has no embedding."""
+    """The comparison of two recordings; None if one of them has no embedding."""
     first, second = (row.embedding for row in rows)
     if first is None or second is None:
         return None

@@ -70,8 +70,8 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     """Find what nothing uses; with `delete` delete it, each table's `_SUCCESS.json` first.
 
     An earlier generation of shards stays whole as long as its tars are named, unless it holds removed utterances: then
-    only the tars that are named stay. A table that another process writes stays. StorageError where another process
-    begins to write one meanwhile, DataError where there is no table at all.
+    only the tars that are named stay. A table that another process writes stays. StorageError if another process
+    begins to write one meanwhile, DataError if there is no table at all.
     """
     work = Store(cfg.work)
     files = _tables(work)
@@ -131,7 +131,7 @@ def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
 
 
 def _recipes_of(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
-    """The recipes of each kind that the configuration makes, or reads where it has not made its own; None where that
+    """The recipes of each kind that the configuration makes, or reads where it has not made its own; None if that
     is not known."""
     recipes_by_kind: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
     recipes_by_kind["alignments"] = set() if cfg.filter.aligner is None else None
@@ -153,7 +153,7 @@ def _recipes_of(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
         if (task := recipes.alignment_task(cfg, labels)) is not None:
             recipes_by_kind["alignments"] = {task.recipe}
     with unknown:
-        verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling goes on
+        verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling continues
         verdict_recipes, score_recipes = {verdicts.recipe}, {verdicts.scores}
         if verdicts.labelled is None:
             source, labels = recipes.finished_utterances(cfg), label.finished(work, cfg.teacher)
@@ -174,7 +174,7 @@ def _recipes_of(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
 
 
 def _unlabelled(work: Store, finished: Iterable[str]) -> set[str]:
-    """The newest generations of shards without labels: a corpus that has grown since goes on from them."""
+    """The newest generations of shards without labels: a corpus that has grown since continues from them."""
     figures = [workdir.named(work, ShardFigures, recipe) for recipe in finished]
     return {shards.recipe for shards in generation.newest([row for row in figures if row.unlabelled])}
 
@@ -216,7 +216,7 @@ def _named_tars(work: Store, used: Iterable[Table]) -> set[str]:
 
 
 def _bases(work: Store, used: Iterable[Table]) -> set[Table]:
-    """The generations that used shards go on from."""
+    """The generations that used shards continue from."""
     prefixes = [workdir.prefix(kind, recipe) for kind, recipe in used if kind == "shards"]
     notes = (work.read_json(f"{prefix}/{generation.BASE}") or {} for prefix in prefixes)
     return {("shards", str(note["recipe"])) for note in notes if note.get("recipe") is not None}

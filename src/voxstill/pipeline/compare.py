@@ -29,7 +29,7 @@ DOUBTFUL = 0.05
 class Sides:
     """Hypotheses of two recognisers for the same utterances, and the references: normalised texts by id.
 
-    `hypotheses` have no text where a side has no hypothesis. `split` is None where only files were compared.
+    `hypotheses` have no text where a side has no hypothesis. `split` is None if only files were compared.
     """
 
     runs: tuple[str, str]
@@ -54,7 +54,7 @@ def sides(
 
     References are read from `reference`, else from the results; of two results, the utterances on which both were
     evaluated count, and texts are normalised as they were there, unless a language or a normalizer says otherwise.
-    DataError where there are no references or no shared utterances.
+    DataError if there are no references or no shared utterances.
     """
     stored = [_stored(cfg, run) for run in (first, second)]
     known = [(run, result) for run, result in zip((first, second), stored, strict=True) if result is not None]
@@ -129,7 +129,7 @@ class RunComparison(stats.PairedTest):
 def runs(cfg: Config, both: Sides) -> RunComparison:
     """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
 
-    DataError where the references contain no words.
+    DataError if the references contain no words.
     """
     speakers = {id_: segment.speaker for id_, segment in both.references.items()}
     scored = [
@@ -173,7 +173,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
 
 
 def _stored(cfg: Config, run: str) -> StoredResult | None:
-    """The result that a folder is, or the own one of an experiment; None of a file, DataError where there is none."""
+    """The result that a folder is, or the own one of an experiment; None of a file, DataError if there is none."""
     folder = Path(run)
     if not folder.is_dir():
         return None
@@ -208,7 +208,7 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
 
 
 def _config_of(experiment: Path) -> Config | None:
-    """The configuration of an experiment; None where it has none that can be read."""
+    """The configuration of an experiment; None if it has none that can be read."""
     file = RunDir(experiment).config
     try:
         return config.load(str(file), [], {}) if file.is_file() else None

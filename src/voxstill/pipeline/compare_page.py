@@ -70,7 +70,7 @@ def comparison(cfg: Config, both: Sides, figures: Mapping[str, Any]) -> str:
 
 
 def _by_speaker(runs: Mapping[html.Role, Mapping[str, Any]]) -> list[html.Breakdown]:
-    """The error rates of two recognisers by speaker; nothing where fewer than two speakers are known."""
+    """The error rates of two recognisers by speaker; nothing if fewer than two speakers are known."""
     by_speaker = runs["first"]["by_speaker"]
     if len(by_speaker) < 2:
         return []
@@ -96,6 +96,6 @@ def differing(cfg: Config, both: Sides, pairs: Mapping[html.Role, Mapping[str, A
 
 
 def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
-    """Read audio of utterances from the WORK of an experiment; empty where it cannot be read."""
+    """Read audio of utterances from the WORK of an experiment; empty if it cannot be read."""
     own = experiment_of(Path(run))
     return {} if own is None else sound_of(config.load(str(own.config)), ids)

@@ -105,9 +105,9 @@ class TeacherComparison(Result):
 def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = None) -> TeacherComparison:
     """For each of the finished labels its figures, how far each two are apart, and where all differ most.
 
-    Errors of one against another are counted as if the first had been right. Failed labels count as if nothing was
-    said. `work_s` is what the audio takes at the speed of the last run, and with the `price` of an hour of it there is
-    a `cost`. DataError where fewer than two are there, ConfigError where the price is none.
+    Errors of one against another are counted as if the first had been right. Failed labels count as empty
+    texts. `work_s` is what the audio takes at the speed of the last run, and with the `price` of an hour of it there is
+    a `cost`. DataError if fewer than two are there, ConfigError if the price is none.
     """
     price = None if price is None else not_negative("price_per_hour", price)
     work = Store(cfg.work)

@@ -33,7 +33,7 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
     """What stands after adding the overrides, all of them or none, and what each job said last.
 
     They are checked against what a job works by, and where none has said anything against the configuration given.
-    ConfigError where no job would take them, DataError where `cfg.work` holds no corpus.
+    ConfigError if no job would take them, DataError if `cfg.work` holds no corpus.
     """
     work = Store(cfg.work)
     if next(work.list("utterances"), None) is None:

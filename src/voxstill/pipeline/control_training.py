@@ -27,7 +27,7 @@ class TrainingControlResult(Result):
     stop_after_epoch: bool | None = None
     """Whether it is asked to end with its epoch."""
     jobs: Sequence[TrainingStatus]
-    """The status of the training; none where it never began."""
+    """The status of the training; none where it never started."""
 
     def to_text(self) -> str:
         """What stands and what came of it."""
@@ -58,7 +58,7 @@ def control_training(
 ) -> TrainingControlResult:
     """What stands after adding the overrides, all of them or none, and what the training said last.
 
-    ConfigError where it would not take them or is over, DataError where there is no experiment.
+    ConfigError if it would not take them or is over, DataError if there is no experiment.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():

@@ -38,7 +38,7 @@ def with_text(
 ) -> Evaluation:
     """The evaluation with its text for people, and with error rates by further `fields`; the text has those of `by`.
 
-    ConfigError where fields or alignments are asked of a student that writes no text.
+    ConfigError if fields or alignments are asked of a student that writes no text.
     """
     figures = evaluation.figures
     if "wer" not in figures or results.HYPOTHESES not in evaluation.files:

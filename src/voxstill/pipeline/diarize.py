@@ -61,7 +61,7 @@ class DiarizeResult(Result):
     speakers: int
     recordings: Sequence[DiarizedRecording]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     form: TurnFormat = field(default="rttm", compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -98,7 +98,7 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     """Diarize recordings: files, folders, addresses or standard input.
 
     Where `diarize.name` is not set, the engine is `embedded`. One that cannot be read or diarized has its reason
-    instead. ConfigError where the engine cannot be loaded, or where subtitles of several recordings are asked for.
+    instead. ConfigError if the engine cannot be loaded, or where subtitles of several recordings are asked for.
     """
     section = cfg.diarize if cfg.diarize.name is not None else cfg.diarize.model_copy(update={"name": "embedded"})
     paths, num_skipped = recordings.expand(names)

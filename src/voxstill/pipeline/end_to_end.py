@@ -45,7 +45,7 @@ DEMO = (
 
 @marks_children("demo")
 def demo(cfg: Config, work: str) -> RunResult:
-    """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
+    """The pipeline on a synthetic corpus of spoken commands; its texts are not used before the evaluation."""
     steps = Steps()
     folder = Path(work) / "corpus"
     with steps.step("corpus") as result:
@@ -89,7 +89,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
             why="its pipeline ends in a recogniser that is compared with its teacher",
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
-    registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
+    registry.create(cfg.teacher)  # a teacher that cannot be made is reported before anything is done
     permission.allowed_teachers(cfg.teacher, allow_teacher)
     rounds.check(cfg)
     *earlier, last = finished = rounds.run(cfg, steps, allow_teacher)

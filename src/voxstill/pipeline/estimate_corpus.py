@@ -36,7 +36,7 @@ class Corpus:
     figures: ShardFigures
     is_real: bool
     hours: float | None
-    """None where nothing is indexed."""
+    """None if nothing is indexed."""
     about: str
     """Where the lengths come from, in words."""
 
@@ -67,7 +67,7 @@ def corpus_of(cfg: Config, folder: str, *, pretrain: bool) -> Corpus:
 
 
 def _indexed(cfg: Config) -> tuple[IndexFigures, Ints] | None:
-    """The utterances of a configuration and the lengths of those of the train split; None where none are indexed."""
+    """The utterances of a configuration and the lengths of those of the train split; None if none are indexed."""
     work = Store(cfg.work)
     try:
         figures = finished_utterances(cfg)

@@ -23,7 +23,7 @@ _FIRST, _MOST = 8, 256
 def labelling_rtfx(cfg: Config, source: IndexFigures, seconds: float = PROBE_S) -> float | None:
     """Seconds of audio that one teacher in this process labels in one, within a time limit that also loads it.
 
-    None where no utterance has a label within it. TeacherError where the teacher cannot be loaded.
+    None if no utterance has a label within it. TeacherError if the teacher cannot be loaded.
     """
     start_s = time.perf_counter()
     work = Store(cfg.work)

@@ -48,7 +48,7 @@ _GAP = 10
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Seconds and how they are known; None where nothing tells."""
+    """Seconds and how they are known; None if they are unknown."""
 
     seconds: float | None
     basis: Basis
@@ -83,7 +83,7 @@ def label_duration(cfg: Config, *, probe: bool = False) -> Duration:
 
 
 def _rate_of_chunks(cfg: Config, work: Store, utterances: str) -> tuple[float, str] | None:
-    """How many seconds of audio are labelled in one, by the chunks of labels that have begun; None where there are
+    """How many seconds of audio are labelled in one, by the chunks of labels that have started; None if there are
     fewer than two."""
     from voxstill.labelling.so_far import begun_task
 
@@ -148,7 +148,7 @@ def train_duration(
 
 
 def _measured_step(cfg: Config, card: Card | None) -> tuple[float, str] | None:
-    """Seconds of a step in the newest experiment that had such steps on such a device; None where there is none."""
+    """Seconds of a step in the newest experiment that had such steps on such a device; None if there is none."""
     wanted = _pace_settings(cfg)
     for path in sorted(Path(cfg.train.root).glob("*/config.yaml"), reverse=True):
         run = RunDir(path.parent)
@@ -200,7 +200,7 @@ def _rows(run: RunDir) -> list[Mapping[str, Any]]:
 def step_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds of a step, with its share of validations and checkpoints, by `metrics.jsonl`; None of too few lines.
 
-    `seconds` counts steps alone. That the lines with a validation cover more time is told by the audio of a second.
+    `seconds` counts steps alone. That the lines with a validation cover more time shows in the audio per second.
     """
     train = [row for row in rows if "split" not in row]
     judged = {row["step"] for row in rows if "split" in row}

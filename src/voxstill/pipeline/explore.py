@@ -60,7 +60,7 @@ def explore(
 ) -> None:
     """Serve the explorer on loopback until SIGTERM or SIGINT; `ready` is called once it answers.
 
-    ConfigError where packages are missing or the port is taken, DataError where there are no utterances.
+    ConfigError if packages are missing or the port is taken, DataError if there are no utterances.
     """
     check_packages()
     import pyarrow as pa
@@ -156,7 +156,7 @@ def sources_of(cfg: Config) -> Sources:
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `explore` are missing."""
+    """ConfigError if packages of the extra `explore` are missing."""
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise ConfigError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
-    """The facts of experiments by their folders; DataError where one is none."""
+    """The facts of experiments by their folders; DataError if one is none."""
     from voxstill.explorer.experiments import ExperimentFacts, curves_of
     from voxstill.explorer.students import StudentTexts
 

@@ -63,8 +63,8 @@ def export_labels(
 ) -> ExportResult:
     """Write the finished labels of the configuration, or the only ones that are there, as a file or folder.
 
-    With `kept` those that the filter kept. ConfigError where the format has no place for what is asked, or where
-    something exists that would be overwritten; DataError where it cannot name the audio.
+    With `kept` those that the filter kept. ConfigError if the format has no place for what is asked, or where
+    something exists that would be overwritten; DataError if it cannot name the audio.
     """
     path = _checked(output, form, overwrite)
     if form in _WITHOUT_COLUMNS and (scores or verdicts):
@@ -101,7 +101,7 @@ def export_labels(
 
 
 def _checked(output: str, form: Form, overwrite: bool) -> Path:
-    """The path to write to; ConfigError where it cannot be that of the format, or holds what is not replaced."""
+    """The path to write to; ConfigError if it cannot be that of the format, or holds what is not replaced."""
     if form not in FORMS:
         raise ConfigError(
             f"unknown format `{form}`",

@@ -73,7 +73,7 @@ class LabelReader:
     """Reads the labels of the configuration, or the only finished ones, and counts those given and those left out.
 
     `num_failed` are labels that failed or were removed, `num_unlabelled` utterances that have none. `scores` and
-    `verdicts` add their columns; with `kept` only what the filter kept is given. DataError where the verdicts are not
+    `verdicts` add their columns; with `kept` only what the filter kept is given. DataError if the verdicts are not
     those of the labels.
     """
 

@@ -26,7 +26,7 @@ def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False
 
     With `part`, K/N or `auto`, only the labels of that part are measured; the part that finds all scores there judges.
     With `partial` the labels that are there are judged, though labelling has not ended; their verdicts are another
-    table than those of all labels. What was removed has neither scores nor verdict. ConfigError where `part` is none,
+    table than those of all labels. What was removed has neither scores nor verdict. ConfigError if `part` is none,
     or is given with `partial`.
     """
     own = parts.requested(part)

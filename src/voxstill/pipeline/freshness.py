@@ -22,7 +22,7 @@ from voxstill.storage.store import Store
 def tell_other_index(cfg: Config, source: IndexFigures) -> None:
     """Warn of other utterances than those of this configuration, where it says of what and how to index.
 
-    DataError where one of `source.test_speakers` or `source.dev_speakers` is in other splits there and not in that.
+    DataError if one of `source.test_speakers` or `source.dev_speakers` is in other splits there and not in that.
     """
     _refuse_learning_from_held_out(cfg, source)
     sources = sources_of(cfg.source)

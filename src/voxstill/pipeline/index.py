@@ -37,12 +37,12 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
     What is there already stays as it is; what storage did not give the last time is tried again. With `part`, K/N or
-    `auto`, only the files of that part are indexed; the figures count all. DataError where a file, or what the source
+    `auto`, only the files of that part are indexed; the figures count all. DataError if a file, or what the source
     says of it, has changed since it was indexed: labels, splits and texts would be of then; and where no recording can
-    be used. ConfigError where the part is none.
+    be used. ConfigError if the part is none.
     """
     own = parts.requested(part)
-    diarization.create(cfg.diarize)  # an engine that is not there is told before anything is read
+    diarization.create(cfg.diarize)  # a missing engine is reported before anything is read
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine) as held:
         figures = _index(cfg, work, recipe, held, own)
@@ -96,7 +96,7 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
 
 
 def unusable(figures: IndexFigures) -> VoxstillError:
-    """What is to be said of an index of which too much is missing: a StorageError where some could not be read."""
+    """What is to be said of an index of which too much is missing: a StorageError if some could not be read."""
     what = f"{figures.damaged} of {figures.recordings} recordings cannot be used"
     why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
     if figures.exit_code == StorageError.exit_code:
@@ -220,7 +220,7 @@ def _finish(
 
 
 def _name_first(rows: Sequence[segment.IndexedFile], named: set[str]) -> None:
-    """Say of the first recording that cannot be used for a kind of reason which it is; the figures only count."""
+    """Log the first unusable recording of each kind of failure; the figures only count them."""
     for recording in (row.recording for row in rows):
         if recording.failure is not None and recording.failure.kind not in named:
             named.add(recording.failure.kind)
@@ -228,7 +228,7 @@ def _name_first(rows: Sequence[segment.IndexedFile], named: set[str]) -> None:
 
 
 def _warn_of_absent_speakers(files: SourceFiles, sources: Sequence[Source]) -> None:
-    """Name the speakers that a source would hold out and has no recording of: a misspelt one is learnt from."""
+    """Warn of held-out speakers without any recording: with a typo in its name, a speaker would be in training."""
     absent = [{*source.test_speakers, *source.dev_speakers} for source in sources]
     for file in files if any(absent) else ():
         absent[file.source].difference_update(map(speaker_of, file.entries))
@@ -271,7 +271,7 @@ def _nothing_usable(figures: IndexFigures) -> DataError:
 
 
 def _is_split_by_recording(file: SourceFile) -> bool:
-    """Whether chance decides on its split, and nothing keeps a voice in one."""
+    """Whether its split is drawn at random, without a speaker to keep together."""
     return any(
         entry.split is None and entry.implied_split is None and entry.info.speaker is None for entry in file.entries
     )

@@ -42,7 +42,7 @@ def of_split(cfg: Config) -> JudgedSplit:
     """Read the utterances of `evaluate.split`, but for those that were removed.
 
     Among them are those that the source names or has words of and whose audio the index could not use: they are silent,
-    damaged, or too short, and a recogniser that is judged without them looks better than it is.
+    damaged, or too short, and a recogniser that is evaluated without them looks better than it is.
     """
     work = Store(cfg.work)
     source = finished_utterances(cfg)
@@ -52,7 +52,7 @@ def of_split(cfg: Config) -> JudgedSplit:
     ids = set(recognition.hidden_texts(cfg))
     rows: list[Utterance] = []
     for row in tables.read(work, prefix, Utterance):
-        unused.of_failed.pop(row.uri, None)  # it was mended, or storage gave it the next time
+        unused.of_failed.pop(row.uri, None)  # it was repaired, or storage gave it the next time
         unused.others.pop(row.id, None)
         ids.discard(row.id)
         if row.split == cfg.evaluate.split:

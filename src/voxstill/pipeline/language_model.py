@@ -41,7 +41,7 @@ def train_lm(cfg: Config, source: str, output: str, order: int) -> LanguageModel
     """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
     of its training split. Texts are written as the student writes; nothing of the dev or test split is read.
 
-    ConfigError where `order`, the longest n-gram, is not from 1 to 7.
+    ConfigError if `order`, the longest n-gram, is not from 1 to 7.
     """
     return written(texts(cfg, source), output, whole_number("order", order, 1, LONGEST))
 
@@ -52,7 +52,7 @@ def of_labels(cfg: Config, output: str, order: int) -> LanguageModelResult:
 
 
 def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelResult:
-    """The sentences counted into an ARPA file, and how many there were; DataError where they hold no words."""
+    """The sentences counted into an ARPA file, and how many there were; DataError if they hold no words."""
     num = {"sentences": 0, "words": 0}
 
     def counted() -> Iterator[str]:
@@ -87,7 +87,7 @@ def _shards(cfg: Config, work: Store, source: str, recipes: Sequence[str]) -> Sh
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:
-    """Yield the sentences of the source, one for each line of its files; DataError where there are none."""
+    """Yield the sentences of the source, one for each line of its files; DataError if there are none."""
     if Path(source).is_file():
         files = [source]
     else:

@@ -38,7 +38,7 @@ def removed_utterances(work: Store, source: IndexFigures) -> Mapping[str, Split]
 
 
 def check_audio(cfg: Config, source: IndexFigures, labels: LabelFigures) -> None:
-    """DataError where labels, of this or of the second teacher, are of other audio than the utterances."""
+    """DataError if labels, of this or of the second teacher, are of other audio than the utterances."""
     for figures in filter(None, (labels, second_labels(cfg, labels))):
         same_audio.check(
             Store(cfg.work),
@@ -48,7 +48,7 @@ def check_audio(cfg: Config, source: IndexFigures, labels: LabelFigures) -> None
 
 
 def refuse_added(work: Store, labels: Labels) -> None:
-    """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
+    """DataError if there are labels that the figures do not include: the name of the verdicts would not either."""
     figures = labels.figures
     now = tables.parts_hash(work, workdir.prefix("labels", figures.recipe))
     if labels.keys is None and figures.listing not in (None, now):
@@ -157,7 +157,7 @@ def _measured_parts(
 
 
 def _chosen(joined: Sequence[join.Part], own: parts.Part | None) -> set[str] | None:
-    """The parts of utterances whose labels `own` measures; None where that is all of them."""
+    """The parts of utterances whose labels `own` measures; None if that is all of them."""
     if own is None:
         return None
     jobs = measures.plan(list(map(measures.MeasuredPart, joined)), ())

@@ -16,7 +16,7 @@ from voxstill.text.normalize import normalizer
 def of_teacher(cfg: Config) -> MeetingScores | None:
     """The errors of the labels of the recordings that `evaluate.meetings` has words of.
 
-    None where it is not set, or with a warning where there are no labels with speakers or the file cannot be used.
+    None if it is not set, or with a warning where there are no labels with speakers or the file cannot be used.
     """
     if cfg.evaluate.meetings is None:
         return None

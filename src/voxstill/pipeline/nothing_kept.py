@@ -16,7 +16,7 @@ def warn(work: Store, verdicts: VerdictFigures) -> None:
 
 
 def refuse(work: Store, verdicts: VerdictFigures) -> None:
-    """DataError where these verdicts keep nothing: there is nothing to learn from."""
+    """DataError if these verdicts keep nothing: there is nothing to learn from."""
     if (error := _error(work, verdicts)) is not None:
         raise error
 

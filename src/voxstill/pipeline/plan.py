@@ -45,7 +45,7 @@ _BAR = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """What is to be known of each utterance. `num_tokens`, `shard` and `times` are None where nothing says them."""
+    """What is to be known of each utterance. `num_tokens`, `shard` and `times` are None if nothing says them."""
 
     durations_ms: Ints
     num_tokens: Ints | None = None
@@ -84,7 +84,7 @@ class PlanResult(Result):
     hours_by_dataset: Mapping[str, float] | None = None
     """Of the epoch, with repetitions, where there are several data sets."""
     plan: EpochPlan | None = field(default=None, compare=False, metadata=NOT_IN_JSON, repr=False)
-    """None where the result was read from its JSON."""
+    """None if the result was read from its JSON."""
 
     def to_text(self) -> str:
         """The lengths and the batches: a line for each stretch of lengths; without the plan the figures alone."""
@@ -96,7 +96,7 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
 
     Those of a work folder or of shards are the ones that `voxstill train` makes of them, or `voxstill pretrain`, on
     `train.devices` ranks where their number is None; of the first epoch, the hash is the `plan_hash` of the experiment.
-    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`,
+    DataError if there is nothing to plan, ConfigError if the ranks do not divide `plan.batches_per_step`,
     or where `ranks` or `epoch` is no such number.
     """
     if isinstance(ranks, int) and ranks < 1:
@@ -180,7 +180,7 @@ def _of_shards(
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,), {}
     else:
         open_corpus = task.corpus
-    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+    with scratch.folder() as folder:  # what is mapped from there stays until it is released
         data = open_corpus(cfg, RunDir(folder), store, prefix)
         first = data.plan(0, ascending=True)
         hours = data.hours_by_dataset(first) if isinstance(data, Corpus) else {}
@@ -211,7 +211,7 @@ def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> Epoch
 
 def _lengths(shards: _Shards, cfg: Config) -> Lengths:
     """The lengths of the train split."""
-    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+    with scratch.folder() as folder:  # what is mapped from there stays until it is released
         corpus = open_index(shards.store, shards.prefix, folder, splits=("train",), encode=None, encoder="")
         shard = corpus.shard.astype(np.int64)
         return Lengths(durations_ms=corpus.durations_ms, shard=shard, sampling_rate=corpus.sampling_rate(cfg.plan))

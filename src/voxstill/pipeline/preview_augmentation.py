@@ -49,7 +49,7 @@ class Preview(Result):
 def augmentation(cfg: Config, folder: Path) -> Preview:
     """Write audio of the source as WAV files: unchanged, through the student's features, and with each augmentation.
 
-    What happens to a share of the utterances happens to each of them here. DataError where nothing can be read.
+    What happens to a share of the utterances happens to each of them here. DataError if nothing can be read.
     """
     torch.set_num_threads(cfg.train.threads)
     read = _some_audio(cfg)

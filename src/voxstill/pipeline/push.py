@@ -30,11 +30,11 @@ class PushResult(Result):
 
 
 def push(cfg: Config, model: str, name: str) -> PushResult:
-    """Bring an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
+    """Upload an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
 
-    A repository that is not there yet is made, and private. Of an experiment it has the same files as with
-    `train.upload`. A card is written where the folder has none. ConfigError where there is no finished student,
-    StorageError where it cannot be written.
+    A repository that does not exist yet is created, and private. Of an experiment it has the same files as with
+    `train.upload`. A card is written where the folder has none. ConfigError if there is no finished student,
+    StorageError if it cannot be written.
     """
     upload.check(upload.HUB + name)
     if checkpoint_files.on_hub(model):

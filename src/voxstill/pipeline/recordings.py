@@ -75,7 +75,7 @@ class Recordings(NamedTuple):
 def expand(names: Sequence[str]) -> Recordings:
     """Every recording of the command line: folders and prefixes of buckets as the audio files in them, sorted.
 
-    ConfigError where there is none, or standard input twice; DataError for a folder without audio; StorageError for a
+    ConfigError if there is none, or standard input twice; DataError for a folder without audio; StorageError for a
     prefix that cannot be listed.
     """
     if not names:
@@ -145,7 +145,7 @@ def readable(path: str) -> Iterator[str]:
 
 @contextmanager
 def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
-    """The path of a temporary copy of standard input; ConfigError where that is a terminal."""
+    """The path of a temporary copy of standard input; ConfigError if that is a terminal."""
     if source is None:
         if sys.stdin is None:  # `<&-`
             raise ConfigError(
@@ -171,7 +171,7 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
 
 
 def record(seconds: float) -> NDArray[np.int16]:
-    """Samples of the microphone, 16 kHz mono; ConfigError where it cannot be recorded from."""
+    """Samples of the microphone, 16 kHz mono; ConfigError if it cannot be recorded from."""
     with _microphone() as sounddevice:
         log.info("transcribe: recording for %g s", seconds)
         samples_T1 = sounddevice.rec(round(seconds * RATE_HZ), samplerate=RATE_HZ, channels=1, dtype="int16")
@@ -181,7 +181,7 @@ def record(seconds: float) -> NDArray[np.int16]:
 
 
 def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
-    """Blocks of the microphone, 16 kHz mono, until it is interrupted; ConfigError where it cannot be recorded from."""
+    """Blocks of the microphone, 16 kHz mono, until it is interrupted; ConfigError if it cannot be recorded from."""
     with (
         _microphone() as sounddevice,
         sounddevice.InputStream(samplerate=RATE_HZ, channels=1, dtype="int16") as stream,
@@ -194,7 +194,7 @@ def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
 
 @contextmanager
 def _microphone() -> Iterator[ModuleType]:
-    """The library of the microphone; ConfigError where it is missing, or fails in the block."""
+    """The library of the microphone; ConfigError if it is missing, or fails in the block."""
     try:
         import sounddevice
     except ImportError:

@@ -69,7 +69,7 @@ def read_ids(file: str) -> list[str]:
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
     """Record that utterances or recordings are removed; those that were removed before are passed over.
 
-    Copies of their files that are indexed under other addresses go with them. DataError where an id is not known in the
+    Copies of their files that are indexed under other addresses go with them. DataError if an id is not known in the
     work folder, or is that of different audio in two of its tables: then nothing is recorded.
     """
     work = Store(cfg.work)
@@ -110,7 +110,7 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
 
 
 def _erase_copies(cfg: Config, work: Store, removed: set[str]) -> None:
-    """Erase what people judged of removed utterances, and the joined file of the explorer, which has their texts."""
+    """Erase judgements of removed utterances, and the joined file of the explorer, which has their texts."""
     corrections.erase(work, removed)
     joined_file.forget(cfg)
 
@@ -135,7 +135,7 @@ def _removals(
 ) -> Iterator[Removal]:
     """The removals of each id that is an utterance or a recording of any table: of its file and of copies of that.
 
-    DataError where an id means different audio.
+    DataError if an id means different audio.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -198,7 +198,7 @@ def _unused(work: Store) -> dict[str, list[_Meaning]]:
 
     meanings = dict[str, list[_Meaning]]()
     for table, whole in _parts(work, "recordings", ("id", "unused")):
-        part = whole.filter(pc.greater(pc.list_value_length(whole["unused"]), 0))  # null is no match
+        part = whole.filter(pc.greater(pc.list_value_length(whole["unused"]), 0))  # null is not a match
         for recording_id, rows in zip(part["id"].to_pylist(), part["unused"].to_pylist(), strict=True):
             for row in rows or ():
                 removal = Removal(**{name: row[name] for name in _STRETCH if name != "recording_id"}, time="")

@@ -1,6 +1,6 @@
 """Make again what is broken in a WORK, and no more: by the steps that made it, in their order.
 
-What is broken is removed together with the `_SUCCESS.json` of its table, and the step goes on from there as after a
+What is broken is removed together with the `_SUCCESS.json` of its table, and the step continues from there as after a
 kill. Only a configuration that makes the table can make it again: without it nothing is removed.
 """
 
@@ -106,7 +106,7 @@ def _is_earlier_generation(cfg: Config, kind: Kind, recipe: str) -> bool:
 
 
 def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
-    """Make a table unfinished: no new generation goes on from it, and the next training writes a mixture again."""
+    """Make a table unfinished: no new generation continues from it, and the next training writes a mixture again."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     if kind == "shards":
         log.warning(
@@ -158,7 +158,7 @@ def _unlabelled(cfg: Config) -> str | None:
 
 
 def _labels(work: Store, recipe: str) -> LabelFigures | None:
-    """The figures of a table of labels, None where they cannot be read."""
+    """The figures of a table of labels, None if they cannot be read."""
     with contextlib.suppress(VoxstillError):
         return workdir.success(work, LabelFigures, recipe)
     return None

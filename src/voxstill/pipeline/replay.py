@@ -28,7 +28,7 @@ _START = "the start, as there is no checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient(Result):
-    """What a batch gives: its loss and the norm of its gradient, None where they are not finite."""
+    """What a batch gives: its loss and the norm of its gradient, None if they are not finite."""
 
     loss: float | None
     grad_norm: float | None
@@ -72,8 +72,8 @@ class ReplayResult(Result):
 def replay(experiment: str, batch: str) -> ReplayResult:
     """Loss and gradient of the saved step under the last checkpoint: of all of it, and of each utterance alone.
 
-    Without a checkpoint the weights are those that the training began with. ConfigError where the folder is no
-    experiment, DataError where the file is no saved batch.
+    Without a checkpoint the weights are those that the training started with. ConfigError if the folder is no
+    experiment, DataError if the file is not a saved batch.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():

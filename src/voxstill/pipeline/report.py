@@ -47,7 +47,7 @@ _LABELS = {"ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "seq2seq": "Whisper"}
 
 
 class _Step(pydantic.BaseModel):
-    """A step in a report of before."""
+    """A step in an earlier report."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -60,11 +60,11 @@ class _Step(pydantic.BaseModel):
 class ExperimentReport(Result):
     """The page of an experiment, and a line for each of its results.
 
-    `against_teacher` is the paired test of the student and its teacher; None where one of them was not judged.
+    `against_teacher` is the paired test of the student and its teacher; None if one of them was not judged.
     """
 
     report: str | None
-    """None where the folder cannot be written."""
+    """None if the folder cannot be written."""
     results: Sequence[Mapping[str, Any]]
     against_teacher: AgainstTeacher | None
     grammar: GrammarTable | None = None
@@ -92,7 +92,7 @@ class ExperimentReport(Result):
 def report(experiment: str) -> ExperimentReport:
     """Write the page of an experiment that was trained, from what is in its folder and in its WORK.
 
-    ConfigError where the folder is no experiment.
+    ConfigError if the folder is not an experiment.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():
@@ -221,7 +221,7 @@ def judged_facts(cfg: Config, run: RunDir) -> html.Facts:
 
 
 def _lines(stored: Sequence[StoredResult]) -> list[html.ResultLine]:
-    """A line for each result; corpora of one name are told apart by their path, or what else they differ in."""
+    """A line for each result; corpora of one name are distinguished by their path, or what else they differ in."""
     corpora = {result.corpus for result in stored if result.corpus is not None}
     namesakes = Counter(corpus.name for corpus in corpora)
     in_one_folder = Counter(corpus.work for corpus in corpora)
@@ -291,7 +291,7 @@ def _against_teacher(cfg: Config, teacher: StoredResult, student: StoredResult) 
     sides = compare.of_results(teacher, student)
     test = compare.runs(cfg, sides)
     speakers = {segment.speaker for segment in sides.references.values()}
-    one = len(speakers) == 1 and None not in speakers  # how others would be understood, one speaker cannot tell
+    one = len(speakers) == 1 and None not in speakers  # one speaker says nothing about others
     return AgainstTeacher(
         difference=test.difference,
         interval=None if one else test.interval,

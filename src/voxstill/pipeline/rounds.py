@@ -47,7 +47,7 @@ class Round:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where later rounds make no sense, or would learn the same as the first."""
+    """Raise ConfigError if later rounds make no sense, or would learn the same as the first."""
     if cfg.rounds == 1:
         return
     refused = (
@@ -132,7 +132,7 @@ def of_round(cfg: Config, number: int, second_teacher: str | None = None) -> Con
 
 
 def later(cfg: Config) -> list[Config]:
-    """The configurations of the rounds after the first that have begun to train on this work folder."""
+    """The configurations of the rounds after the first that have started to train on this work folder."""
     names = [_name(cfg, number) for number in range(2, cfg.rounds + 1)]
     trains = [cfg.train.model_copy(update={"name": name}) for name in names]
     runs = [run for train_ in trains for run in experiment.named(cfg.model_copy(update={"train": train_}))]
@@ -151,13 +151,13 @@ def step_name(name: str, number: int, of: int) -> str:
 
 
 def evaluate(rounds: Sequence[Round], steps: Steps) -> list[StudentFigures | None]:
-    """Judge the student of each round, and keep its result in its experiment; None where there are no human texts."""
+    """Judge the student of each round, and keep its result in its experiment; None if there are no human texts."""
     if not rounds:
         return []
     split = of_split(rounds[0].cfg)
     try:
         judged = recognition.references(rounds[0].cfg, split.utterances)
-    except DataError:  # the evaluation of the last student tells
+    except DataError:  # the evaluation of the last student reports it
         return [None] * len(rounds)
     students: list[StudentFigures | None] = []
     for finished in rounds:
@@ -226,7 +226,7 @@ def _label(cfg: Config, steps: Steps, name: str, allow_teacher: Sequence[str] = 
 
 
 def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
-    """TeacherError where `voxstill label` would end with its exit code."""
+    """TeacherError if `voxstill label` would end with its exit code."""
     if labelled.exit_code:
         raise TeacherError(
             f"{labelled.failed:,} of {labelled.labels:,} labels failed",

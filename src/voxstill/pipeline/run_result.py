@@ -49,7 +49,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideResult(Result):
-    """The teacher or the student on the test split; the rates are None where there are no human texts."""
+    """The teacher or the student on the test split; the rates are None if there are no human texts."""
 
     wer: float | None
     cer: float | None
@@ -102,7 +102,7 @@ class SideResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal(Result):
-    """A dry run: its folder, how many files went the whole line, and what the whole source would take."""
+    """A dry run: its folder, how many files went through the pipeline, and what the whole source would take."""
 
     work: str
     files: int
@@ -114,7 +114,7 @@ class Rehearsal(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Result):
-    """The whole line: both recognisers on the same utterances, every step, and the page of the report."""
+    """The whole pipeline: both recognisers on the same utterances, every step, and the page of the report."""
 
     teacher: SideResult
     student: SideResult
@@ -122,7 +122,7 @@ class RunResult(Result):
     seconds: float
     report: str
     comparison: AgainstTeacher | None = None
-    """Of student and teacher; None where one of them was not judged."""
+    """Of student and teacher; None if one of them was not judged."""
     grammar: GrammarTable | None = None
     """Both with and without a grammar, where `decode.grammar` is set."""
     rounds: Sequence[RoundResult] = ()

@@ -51,7 +51,7 @@ def serve(
 ) -> None:
     """Serve models, each `[NAME=]MODEL[@WEIGHT]`, until SIGTERM or SIGINT; `ready` is called once all are loaded.
 
-    ConfigError where a model cannot be served, the address is taken or packages are missing.
+    ConfigError if a model cannot be served, the address is taken or packages are missing.
     """
     check_packages()
     from voxstill.serving import run
@@ -63,7 +63,7 @@ def serve(
 
 
 def checked(models: Sequence[str]) -> list[ModelSource]:
-    """The models, each `[NAME=]MODEL[@WEIGHT]`; ConfigError where one has no traffic."""
+    """The models, each `[NAME=]MODEL[@WEIGHT]`; ConfigError if one has no traffic."""
     from voxstill.serving.models import model_source
 
     sources = [model_source(text) for text in models]
@@ -101,7 +101,7 @@ def address(host: str, port: int) -> str:
 
 
 def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]:
-    """What loads a model; ConfigError where the engine cannot run it."""
+    """What loads a model; ConfigError if the engine cannot run it."""
     from voxstill.serving.versions import BATCH_MS
 
     check_engine(source, engine)
@@ -110,7 +110,7 @@ def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]
 
 
 def check_engine(source: str, engine: Engine) -> None:
-    """Raise ConfigError where the engine cannot run a model.
+    """Raise ConfigError if the engine cannot run a model.
 
     `auto` takes `onnx` for an exported folder and `torch` for everything else.
     """
@@ -132,7 +132,7 @@ def check_engine(source: str, engine: Engine) -> None:
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `serve` are missing."""
+    """ConfigError if packages of the extra `serve` are missing."""
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigError(

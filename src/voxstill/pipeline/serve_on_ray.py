@@ -40,8 +40,8 @@ def serve(
 ) -> None:
     """Serve models on the Ray cluster of `engine.address`, or on one of this process, until SIGTERM or SIGINT.
 
-    `ready` is called once a replica answers. ConfigError where a model cannot be served or packages are missing,
-    ClusterError where there is no cluster.
+    `ready` is called once a replica answers. ConfigError if a model cannot be served or packages are missing,
+    ClusterError if there is no cluster.
     """
     check_packages()
     from voxstill.serving import run
@@ -120,7 +120,7 @@ def deployment(cfg: Config, sources: Sequence[ModelSource], keys: Keys, engine: 
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `ray-serve` are missing."""
+    """ConfigError if packages of the extra `ray-serve` are missing."""
     server.check_packages()
     if importlib.util.find_spec("fastapi") is None:
         raise ConfigError(

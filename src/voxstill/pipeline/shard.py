@@ -45,8 +45,8 @@ from voxstill.storage.store import Store
 def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it.
 
-    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError where it is none,
-    DataError where the filter kept nothing.
+    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError if it is none,
+    DataError if the filter kept nothing.
     """
     own = parts.requested(part)
     verdicts = finished_verdicts(cfg)

@@ -13,7 +13,7 @@ from voxstill.storage.store import Store
 def create_config(output: str | None = None, *, overwrite: bool = False) -> ReportResult:
     """The commented configuration as `template`; with `output` it is written there, and the result has its `path`.
 
-    ConfigError where the file exists, unless it may be overwritten.
+    ConfigError if the file exists, unless it may be overwritten.
     """
     text = config.template()
     if output is None:

@@ -43,7 +43,7 @@ _MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript(Result):
-    """What was said in one recording: its text, and its words with their times from the start of the recording.
+    """The transcript of one recording: its text, and its words with their times from the start of the recording.
 
     Where the audio cannot be read, `text` is None and `error` says why. Where it is truncated or damaged, the text is
     that of the audio that there is, and `warning` says what is wrong.
@@ -83,7 +83,7 @@ class TranscribeResult(Result):
 
     transcripts: Sequence[Transcript]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     text: str | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -99,7 +99,7 @@ class TranscribeResult(Result):
 def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recognizer:
     """Load an experiment, a checkpoint in it, an exported student or another model; `options` as `RecognizerOptions`.
 
-    ConfigError where it is no recogniser or `decode.tune` is set, DataError where there is nothing to load.
+    ConfigError if it is not a recogniser or `decode.tune` is set, DataError if there is nothing to load.
     """
     if cfg.decode.tune:
         raise ConfigError(
@@ -143,7 +143,7 @@ class Recognizer:
 
         `cfg` has the options `decode` (beam, language model, phrases), `segment` (how long audio is cut) and
         `audio` (its level).
-        ConfigError where it is no recogniser.
+        ConfigError if it is not a recogniser.
         """
         return cls(model, cfg)
 
@@ -152,7 +152,7 @@ class Recognizer:
 
         Recordings are paths, URIs, the bytes of audio files, such files opened for reading, or arrays and tensors of
         mono samples of `rate_hz`. Long ones are cut at pauses by the VAD; the times of words are those of the whole
-        recording. ConfigError where `rate_hz` is no whole number of 1 or more.
+        recording. ConfigError if `rate_hz` is not a whole number of 1 or more.
         """
         rate_hz = whole_number("rate_hz", rate_hz, 1)
         return list(self.transcripts(recordings_of(audio), rate_hz))
@@ -286,7 +286,7 @@ def transcribe(
 
 
 def check_form(form: str) -> None:
-    """ConfigError where transcripts have no such form."""
+    """ConfigError if transcripts have no such form."""
     if form not in FORMS:
         raise ConfigError(
             f"unknown format `{form}`",
@@ -315,7 +315,7 @@ class TranscriptFiles:
         return [self._folder / name for name in self._names]
 
     def write(self, transcript: Transcript) -> None:
-        """Write a transcript, unless it has an error; StorageError where the folder cannot be written."""
+        """Write a transcript, unless it has an error; StorageError if the folder cannot be written."""
         if transcript.error is None:
             name = self._name(_stem(transcript.audio))
             self._store.replace(name, f"{transcript.render(self._form)}\n".encode())

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def tune(cfg: Config) -> tuning.TuneResult:
     """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
 
-    Judged by texts of the manifest, of any split, and of `evaluate.texts`, and by what people judged in
-    `voxstill explore`; DataError where there are none, or where they are what was learnt from.
+    Judged by texts of the manifest, of any split, and of `evaluate.texts`, and by judgements in
+    `voxstill explore`; DataError if there are none, or where they are what was learnt from.
     """
     import pyarrow as pa
 
@@ -71,7 +71,7 @@ def tune(cfg: Config) -> tuning.TuneResult:
 
 
 def _judged(work: Store, measured: ScoreFigures) -> dict[str, Correction]:
-    """What people judged, of utterances whose audio is still the same."""
+    """Judgements of utterances whose audio is still the same."""
     import pyarrow.compute as pc
 
     known = corrections.latest(work)
@@ -92,7 +92,7 @@ def _judged(work: Store, measured: ScoreFigures) -> dict[str, Correction]:
 def _with_hidden(
     cfg: Config, labels: LabelFigures, scores: pa.Table, texts: Mapping[str, str], judged: Mapping[str, Correction]
 ) -> pa.Table:
-    """The scores, with the errors against texts that only `evaluate.texts` knows, and against what people judged."""
+    """The scores, with the errors against texts that only `evaluate.texts` knows, and against judgements."""
     import pyarrow as pa
 
     if not texts and not judged:
@@ -119,9 +119,9 @@ def _with_hidden(
 
 
 def _errors(correction: Correction, text: str, normalize: Callable[[str], str]) -> ErrorCounts | None:
-    """The errors of a label by a judgement: all words of one that was judged wrong, for nobody says which.
+    """The errors of a label by a judgement: all words of one that was judged wrong, as it is not known which.
 
-    None where another label was judged wrong.
+    None if another label was judged wrong.
     """
     if correction.truth is not None:
         return words.wer([(normalize(correction.truth), normalize(text))])

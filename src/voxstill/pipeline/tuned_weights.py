@@ -30,7 +30,7 @@ memory, and each of the 48 pairs of weights decodes them all."""
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where weights would be judged on the split that they are tuned on."""
+    """Raise ConfigError if weights would be judged on the split that they are tuned on."""
     if cfg.decode.tune and cfg.evaluate.split == DEV:
         raise ConfigError(
             "`decode.tune` and `evaluate.split: dev` cannot be combined",
@@ -65,7 +65,7 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
 def tune(cfg: Config, target: str) -> Tuning:
     """Search for the weights of `decode.lm` on the dev split; without their gain on another.
 
-    ConfigError where the student is no CTC model; DataError where the dev split has no words.
+    ConfigError if the student is no CTC model; DataError if the dev split has no words.
     """
     from voxstill.decoding.search import beam_search
 

@@ -68,8 +68,8 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
 
     `texts` is a JSGF grammar, whose sentences are drawn by its weights, or a text file with a sentence in each line,
     of which all are spoken before one is spoken again. Voice, tempo, pitch, pauses and level are drawn for each
-    utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError where there is
-    something else in it or `hours` is 0, DataError where there are no sentences or the synthesiser lacks the language.
+    utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError if there is
+    something else in it or `hours` is 0, DataError if there are no sentences or the synthesiser lacks the language.
     """
     hours = not_negative("hours", hours)
     num_samples = pcm.ms_to_samples(round(hours * 3_600_000))
@@ -182,7 +182,7 @@ def _no_sentences(uri: str, why: str) -> DataError:
 
 
 def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> None:
-    """ConfigError where a folder holds anything but this corpus, whole, or any that was begun."""
+    """ConfigError if a folder holds anything but this corpus, whole, or any that was started."""
     if marker.is_file():
         is_whole = (folder / "manifest.jsonl").is_file()
         if is_whole and marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":

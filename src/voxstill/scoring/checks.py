@@ -40,7 +40,7 @@ _MIN_OFFSET_US = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceErrors:
-    """Hallucinations in silence: words inserted into empty references; `hours` is None where durations are unknown."""
+    """Hallucinations in silence: words inserted into empty references; `hours` is None if durations are unknown."""
 
     utterances: int
     words: int

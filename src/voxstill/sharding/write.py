@@ -118,7 +118,7 @@ def write_shard(
     """Write shard `index` unless it is there already; the sidecar, written last, is the commit.
 
     An utterance without a label has an empty text. One whose audio is not what it was is counted with its reason.
-    StorageError where audio cannot be read, which may pass: a shard without it would be final.
+    StorageError if audio cannot be read, which may pass: a shard without it would be final.
     """
     sidecar, tar = f"{prefix}/{shard_format.sidecar_name(index)}", f"{prefix}/{shard_format.tar_name(index)}"
     if work.exists(sidecar):

@@ -28,7 +28,7 @@ def encode(value: Mapping[str, object]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> dict[str, object]:
-    """The object without its checksum; DataError where it is none, or not the one that was written."""
+    """The object without its checksum; DataError if it is none, or not the one that was written."""
     try:
         if has_checksum(data) and not _is_whole(data):
             raise ValueError("its bytes do not match its checksum")

@@ -46,9 +46,9 @@ class Request(Result):
     """What is requested of the jobs of a folder, as the file holds it."""
 
     at: str | None = None
-    """When it was requested; None where nothing ever was."""
+    """When it was requested; None if nothing ever was."""
     set: Mapping[str, Any] = field(default_factory=dict)
-    """Options by section, as somebody may have written them by hand. Without any: as the jobs were started."""
+    """Options by section, which may have been written manually. Without any: as the jobs were started."""
     stop_after_epoch: bool | None = None
     """Whether a training is to end with its epoch."""
     before: Mapping[str, Any] | None = None
@@ -74,7 +74,7 @@ StatusT = TypeVar("StatusT", bound=Status)
 
 
 def requested(folder: Store) -> Request:
-    """Read the request; an empty one where there is none. DataError where the file holds none."""
+    """Read the request; an empty one where there is none. DataError if the file holds none."""
     return Request.from_dict(read(folder, REQUEST))
 
 
@@ -82,7 +82,7 @@ def requested(folder: Store) -> Request:
 def one_at_a_time(folder: Store) -> Iterator[None]:
     """Around reading what is requested and writing a new request: no other process does so meanwhile.
 
-    StorageError where one takes longer than `WAIT_S`.
+    StorageError if one takes longer than `WAIT_S`.
     """
     limit_s = time.monotonic() + WAIT_S
     while True:
@@ -122,7 +122,7 @@ def request(
 
 
 def read(folder: Store, key: str) -> Mapping[str, object]:
-    """The JSON object in `key`, which others may have written; DataError where there is another thing."""
+    """The JSON object in `key`, which others may have written; DataError if there is another thing."""
     return folder.read_json(key, _MOST_BYTES) or {}
 
 

@@ -88,7 +88,7 @@ def open_uri(uri: str) -> Iterator[FileBytes | bytes]:
 
 
 def fetch(uri: str, cache: Cache | None = None) -> Blob:
-    """What `uri` names and which version of it; StorageError where it cannot be read, RefusedError where it is not.
+    """What `uri` names and which version of it; StorageError if it cannot be read, RefusedError if it is not.
 
     What is far away comes out of the cache where the server says that it has not changed, and goes into it.
     """
@@ -105,7 +105,7 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
 
 
 def read_head(uri: str, num_bytes: int) -> bytes:
-    """The first bytes behind a path or address, fewer where there are no more; StorageError where it cannot be read."""
+    """The first bytes behind a path or address, fewer where there are no more; StorageError if it cannot be read."""
     data = b""
     try:
         if is_local(uri):
@@ -121,8 +121,8 @@ def read_head(uri: str, num_bytes: int) -> bytes:
 def stream(uri: str) -> Iterator[memoryview]:
     """The bytes behind an address far away, or of the range it names, a piece at a time as they come.
 
-    A transfer that breaks off goes on from there. For what is large: whole in memory, fresh pages would cost several
-    times what its transfer does. StorageError where it cannot be read.
+    A transfer that is interrupted continues from there. For what is large: whole in memory, fresh pages would cost
+    several times what its transfer does. StorageError if it cannot be read.
     """
     address, byte_range = split_range(uri)
     location = locate(address)
@@ -286,7 +286,7 @@ def _keep(cache: Cache, uri: str, blob: Blob) -> None:
 
 
 def _get(uri: str, address: str, byte_range: ByteRange | None, known_etag: str | None = None) -> Blob | None:
-    """What a server sends of an object; None where it still is that version."""
+    """What a server sends of an object; None if it still is that version."""
     from obstore.exceptions import NotModifiedError
 
     location = locate(address)
@@ -313,7 +313,7 @@ def _num_asked(num_bytes: int, byte_range: ByteRange | None) -> int:
 
 
 def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, attributes: Attributes) -> None:
-    """StorageError where the answer is shorter than the server says; WebPageError where it is a page.
+    """StorageError if the answer is shorter than the server says; WebPageError if it is a page.
 
     Some servers call everything a page, so the bytes must look like one too.
     """

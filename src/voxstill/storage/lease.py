@@ -49,7 +49,7 @@ class Holder:
     """Where its process id means something."""
     process: int
     started: str
-    """When the process began, by its machine's own count."""
+    """When the process started, by its machine's own count."""
     command: str
     since: str
     """UTC, ISO 8601."""
@@ -96,7 +96,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """StorageError where another process has taken over, or may have, as no beat could be written for long."""
+        """StorageError if another process has taken over, or may have, as no beat could be written for long."""
         if self._successor is not None:
             raise StorageError(
                 f"another process has taken over `{self._table}` in `{self._work.root}`",
@@ -154,7 +154,7 @@ def hold(work: Store, table: str, command: str, *, waits: bool = False) -> Itera
 
 
 def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Lease:
-    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError where it is held.
+    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError if it is held.
 
     With `waits` a holder on another machine has until its lease is stale to show a beat: what a scheduler starts again
     elsewhere need not be started a third time.
@@ -172,7 +172,7 @@ def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Le
 
 
 def check_free(work: Store, *tables: str) -> None:
-    """StorageError where the lease of one of the tables is held.
+    """StorageError if the lease of one of the tables is held.
 
     A lease that looks stale and was not given back is watched until its holder would have shown a beat: clocks differ.
     """
@@ -186,7 +186,7 @@ def check_free(work: Store, *tables: str) -> None:
 
 
 def _holder(work: Store, table: str) -> Holder | None:
-    """Who holds the lease of a table; None where it is free."""
+    """Who holds the lease of a table; None if it is free."""
     while True:
         newest = max(_numbers(work, table), default=0)
         holder = _read(work, table, newest) if newest else None
@@ -194,7 +194,7 @@ def _holder(work: Store, table: str) -> Holder | None:
             return None
         if not _is_free(work, table, newest, holder, waits=False):
             return holder
-        if max(_numbers(work, table), default=0) == newest:  # nobody has taken it over meanwhile
+        if max(_numbers(work, table), default=0) == newest:  # no other process has taken it over meanwhile
             return None
 
 
@@ -256,7 +256,7 @@ def _numbers(work: Store, table: str) -> list[int]:
 
 
 def _read(work: Store, table: str, number: int) -> Holder | None:
-    """The holder in an object; None where it is gone, as one that was taken over and given back is."""
+    """The holder in an object; None if it is gone, as one that was taken over and given back is."""
     try:
         facts = work.read_json(_key(table, number))
         if facts is None:

@@ -1,7 +1,7 @@
-"""Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them anew.
+"""Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them again.
 
 Which part takes an item depends on the item's name alone. So parts need not talk to each other, and one that is
-started again goes on with its own. The part that finds everything there finishes the table.
+started again continues with its own. The part that finds everything there finishes the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part:
     def parse(cls, text: str, environment: Mapping[str, str]) -> Self:
         """Read `K/N`, or take `auto` from the variables of a Slurm array or an indexed Kubernetes job.
 
-        ConfigError where it is no part. Slurm says all by itself; Kubernetes says no total, which VOXSTILL_PARTS does.
+        ConfigError if it is not a part. Slurm says all by itself; Kubernetes says no total, which VOXSTILL_PARTS does.
         """
         if text == "auto":
             return cls._of_scheduler(environment)
@@ -87,15 +87,15 @@ class Part:
 
 
 def requested(text: str | None) -> Part | None:
-    """The part that `--part` asks for, None where it asks for the whole; ConfigError where it is no part."""
+    """The part that `--part` asks for, None if it asks for the whole; ConfigError if it is not a part."""
     return None if text is None else Part.parse(text, world.environment())
 
 
 @contextmanager
 def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, of: str = "") -> Iterator[lease.Lease]:
-    """Hold the lease of a table, or of a part of it; StorageError where others that do not go with it hold theirs.
+    """Hold the lease of a table, or of a part of it; StorageError if others that do not go with it hold theirs.
 
-    `of` is the table that it is made of. ConfigError where other parts have another number, chunks of another size or
+    `of` is the table that it is made of. ConfigError if other parts have another number, chunks of another size or
     another table.
     """
     if part is None:

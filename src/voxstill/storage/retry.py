@@ -30,7 +30,7 @@ _NO_FOLDER = {2: "no folder can be created there", 17: "it is a file", 20: "a pa
 
 
 class _Cause(NamedTuple):
-    """Why a client failed, what mends it, and the code of both."""
+    """Why a client failed, what repairs it, and the code of both."""
 
     code: str
     why: str

@@ -39,7 +39,7 @@ _TEACHER, _TEXT, _EITHER = 0, 1, 2
 
 
 def check(work: Store, utterances: str, labels: str) -> None:
-    """DataError where a label is of other audio than the utterance of its id, unless `begin` has compared them."""
+    """DataError if a label is of other audio than the utterance of its id, unless `begin` has compared them."""
     if work.read_json(f"{labels}/{NAME}") != _state(work, utterances):
         compare(work, utterances, labels)
 
@@ -53,12 +53,12 @@ def begin(work: Store, utterances: str, labels: str) -> None:
 
 
 def compared_with(work: Store, labels: str) -> str:
-    """The table of utterances that `begin` compared all labels with, in whatever state; empty where there is none."""
+    """The table of utterances that `begin` compared all labels with, in whatever state; empty if there is none."""
     return str((work.read_json(f"{labels}/{NAME}") or {}).get("utterances", ""))
 
 
 def compare(work: Store, utterances: str, labels: str) -> None:
-    """DataError where a label is of other audio than the utterance of its id, or of another kind than it.
+    """DataError if a label is of other audio than the utterance of its id, or of another kind than it.
 
     Labels that do not say of which audio they are can be of any. Reads both tables, a part at a time, and holds 37
     bytes for each label.

@@ -20,7 +20,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 def tar_fault(data: bytes, samples: Sequence[Sample]) -> str | None:
-    """The first difference between a tar and its sidecar; None where they agree to the last byte.
+    """The first difference between a tar and its sidecar; None if they agree to the last byte.
 
     Audio whose sidecar has no checksum (version 0.1) is compared by its place and its size.
     """

@@ -68,7 +68,7 @@ def split_range(uri: str) -> tuple[str, ByteRange | None]:
 
 
 def locate(uri: str) -> Location:
-    """Bucket or host, and key there; StorageError where it names none, or holds credentials that nothing would use."""
+    """Bucket or host, and key there; StorageError if it names none, or holds credentials that nothing would use."""
     scheme, _, rest = uri.partition("://")
     match = USER.match(rest)
     user, rest = (match[0], rest[match.end() :]) if match else ("", rest)

@@ -66,7 +66,7 @@ def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[NDArr
 
 
 def speak(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[Speech]:
-    """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
+    """Synthesise each job at 16 kHz, in order; DataError if a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:
         for number, job in enumerate(jobs):

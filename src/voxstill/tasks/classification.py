@@ -39,7 +39,7 @@ def column_of(cfg: Config) -> str:
 
 
 def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
-    """Build a student that learns which class each utterance is of; DataError where all are of one."""
+    """Build a student that learns which class each utterance is of; DataError if all are of one."""
     column, speakers = column_of(cfg), cfg.student.task == "speakers"
     with fabric.rank_zero_first():  # which makes names and index, for the others to open
         frontend = frontend_of(cfg, noise.load(cfg.augment))
@@ -71,7 +71,7 @@ def corpus_of(
 ) -> tuple[Classified, list[str]]:
     """Open the shards below `prefix` as one rank learns from them, and the names of their classes.
 
-    Both are written below `run` where they are not there yet. DataError where all utterances are of one class.
+    Both are written below `run` where they are not there yet. DataError if all utterances are of one class.
     """
     column = column_of(cfg)
     names = _names(run, store, prefix, cfg)
@@ -126,7 +126,7 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
 
 
 def _kept_names(run: RunDir) -> list[str]:
-    """The classes that another start of a training found; DataError where the file is not what was written."""
+    """The classes that another start of a training found; DataError if the file is not what was written."""
     path = run.corpus / _NAMES
     try:
         data = path.read_bytes()

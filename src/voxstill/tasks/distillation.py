@@ -160,9 +160,9 @@ def _autocast(batch: Batch) -> torch.autocast:
 
 
 def load(cfg: Config, vocabulary: Tokenizer) -> DistillationTeacher | None:
-    """Load the teacher of `train.distill`; None where there is none.
+    """Load the teacher of `train.distill`; None if there is none.
 
-    ConfigError where its outputs cannot be compared with those of the student, DataError where it cannot be read.
+    ConfigError if its outputs cannot be compared with those of the student, DataError if it cannot be read.
     """
     distill = cfg.train.distill
     if distill.checkpoint is None:
@@ -215,7 +215,7 @@ def _check_tokenizer(cfg: Config, vocabulary: Tokenizer, folder: str, num_output
 def attach(student: PreTrainedModel, teacher: DistillationTeacher, seed: int) -> None:
     """Make a student ready for its teacher: where the widths of two layers differ it gets a projection between them.
 
-    ConfigError where there is no such layer, or both are TDT transducers with other durations.
+    ConfigError if there is no such layer, or both are TDT transducers with other durations.
     """
     durations = students.durations(teacher.model)
     if teacher.cfg.weight and durations and durations != students.durations(student):

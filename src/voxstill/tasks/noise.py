@@ -24,7 +24,7 @@ MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 def load(cfg: Augment) -> NoiseBank:
     """What `augment.noise` and `augment.rirs` name: all of it, or as many files as are kept, the same each time.
 
-    A file that cannot be read is named in the log; DataError where none can.
+    A file that cannot be read is named in the log; DataError if none can.
     """
     return NoiseBank.from_recordings(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
 

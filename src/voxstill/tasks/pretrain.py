@@ -1,4 +1,4 @@
-"""Learning to hear without labels: a part of each utterance is hidden, and the model is to say what was there.
+"""Self-supervised learning: a part of each utterance is masked, and the model is to predict it.
 
 How much is hidden of an utterance depends on its length alone (`contrastive.num_masked`). So the plan knows it of every
 step, and all ranks divide by the same count without asking each other.
@@ -69,7 +69,8 @@ class Masks:
 
 
 class ContrastiveTask:
-    """A `Task`: wav2vec 2.0, which tells the code of a hidden frame from those of others (Baevski et al. 2020)."""
+    """A `Task`: wav2vec 2.0, which distinguishes the code of a masked frame from those of others (Baevski et al.
+    2020)."""
 
     unit: Unit = "masked frames"
 
@@ -218,7 +219,7 @@ class RandomCodesTask:
 def _dev_figures(
     task: Task, model: nn.Module, batches: Iterable[DevBatch], names: Sequence[str], seed: int
 ) -> dict[str, float] | None:
-    """Sum figures of the loss over the dev split, masked in the same places each time; None where there is none."""
+    """Sum figures of the loss over the dev split, masked in the same places each time; None if there is none."""
     device = next(model.parameters()).device
     sums, num = dict.fromkeys(names, 0.0), 0
     for k, dev in enumerate(batches):

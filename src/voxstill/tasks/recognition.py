@@ -165,7 +165,7 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
 
 
 def _kept_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary that another start of a training made; DataError where the file is not what was written."""
+    """The vocabulary that another start of a training made; DataError if the file is not what was written."""
     try:
         kept: Any = checked_json.decode(path.read_bytes(), str(path))
         return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple((left, right) for left, right in kept["merges"]))

@@ -19,7 +19,7 @@ _FALLBACK = "recognition"
 
 
 def find(name: str) -> TaskDefinition:
-    """Return the task of that name; ConfigError where there is none or it cannot be imported."""
+    """Return the task of that name; ConfigError if there is none or it cannot be imported."""
     return TASKS.find(name)
 
 
@@ -31,11 +31,11 @@ def names() -> list[str]:
 def name_of(target: str) -> str:
     """Return the name of the task that an experiment folder or a model folder is of; `recognition` where none knows.
 
-    An exported student is a recogniser, and no task is imported to say so.
+    An exported student is a recogniser, and no task is imported to find that out.
     """
     try:
         is_exported = exported.locate(target) is not None
-    except DataError:  # it is not on the Hub, or the Hub is not there: what loads it tells
+    except DataError:  # it is not on the Hub, or the Hub is not there: loading it reports that
         is_exported = False
     return _FALLBACK if is_exported else _claim(target)[0]
 

@@ -242,7 +242,7 @@ class OpenAITeacher:
             return Transcription(finish="failed", error=self._error_message(response))
         text = response.data.strip()
         if not text or text.startswith(b"<") or (text.startswith(b"{") and not text.endswith(b"}")):
-            # nothing, the page of a proxy, or an answer that broke off
+            # nothing, the page of a proxy, or an incomplete response
             return self._unanswered_clip(f"not a response of this protocol: {self._redact(_text(response))}")
         try:
             body = response.json()

@@ -282,7 +282,7 @@ class VllmTeacher:
             return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s taken at once")
         language = self._language(clip)
         try:
-            async with self._in_flight:  # what the model hears of a clip stays in memory until it is answered
+            async with self._in_flight:  # the input of a clip stays in memory until it is answered
                 audio_T = pcm.to_float(clip.samples_T)
                 if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
                     language = await self._detect_language(audio_T)

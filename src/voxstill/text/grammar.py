@@ -78,7 +78,7 @@ class Grammar:
     public: tuple[str, ...]
 
     def sample(self, rng: random.Random) -> list[str]:
-        """Draw one sentence by the weights; DataError where a rule recurses without end."""
+        """Draw one sentence by the weights; DataError if a rule recurses without end."""
         return list(self._sample(Reference(self.public[0], 0), rng, 0))
 
     def words(self) -> set[str]:
@@ -88,7 +88,7 @@ class Grammar:
     def graph(self) -> Graph:
         """The minimal deterministic graph of the grammar's sentences, without weights.
 
-        DataError where a rule calls itself, or where the rules in one another make more than `MAX_STATES` states.
+        DataError if a rule calls itself, or where the rules in one another make more than `MAX_STATES` states.
         Source: subset construction (Rabin and Scott 1959), then partition refinement (Hopcroft 1971).
         """
         try:

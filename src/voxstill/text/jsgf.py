@@ -29,7 +29,7 @@ _HEADER = re.compile(r"\ufeff?\s*#JSGF(\s+V1\.0)?[^;\n]*;?")
 def read(uri: str) -> Grammar:
     """Read a JSGF file, local or in a bucket.
 
-    StorageError where it cannot be read, DataError with the line of a mistake.
+    StorageError if it cannot be read, DataError with the line of a mistake.
     """
     return of_bytes(read_uri(uri), uri)
 

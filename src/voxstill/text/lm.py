@@ -118,7 +118,7 @@ class LanguageModel:
 
 
 def read(uri: str) -> LanguageModel:
-    """Read an ARPA file, plain or gzipped, local or in a bucket; DataError where it is not one."""
+    """Read an ARPA file, plain or gzipped, local or in a bucket; DataError if it is not one."""
     data = read_uri(uri)
     try:
         text = (_unzipped(data) if data[:2] == _GZIPPED else data).decode()
@@ -198,7 +198,7 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
 
 
 def _size(line: str) -> int:
-    """How many n-grams of an order are announced; ValueError where no number is."""
+    """How many n-grams of an order are announced; ValueError if no number is."""
     number = line.partition("=")[2].strip()
     if not number.isdecimal() or len(number) > _MOST_DIGITS:
         raise ValueError(f"`{line[:60]}` does not have the number of n-grams")
@@ -206,7 +206,7 @@ def _size(line: str) -> int:
 
 
 def _log10(number: str, line: str) -> float:
-    """A log-probability; ValueError where it is none."""
+    """A log-probability; ValueError if it is none."""
     if (logprob := _weight(number, line)) > _ROUNDING:
         raise ValueError(f"`{line[:60]}` has a log-probability above 0")
     return logprob

@@ -61,7 +61,7 @@ def units(text: str) -> list[str]:
 
 
 def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
-    """The normalizer called `name`; ConfigError where there is none.
+    """The normalizer called `name`; ConfigError if there is none.
 
     `language` (`en`, `pt-BR`) matters to `whisper` alone, which has rules for English and others for the rest.
     `whisper:FILE` reads the British spellings that belong to the English ones from a checkpoint's `normalizer.json`.

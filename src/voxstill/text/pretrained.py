@@ -20,7 +20,7 @@ LANGUAGES_FROM = 51_865
 class WhisperTokenizer:
     """Whisper's tokenizer; `prefix` are the tokens before every text, `end_id` is the one that ends it.
 
-    DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it is
+    DataError if the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError if it is
     multilingual and no language is set, or one that it does not know.
     """
 
@@ -92,7 +92,7 @@ def _no_whisper(checkpoint: str, error: Exception) -> DataError:
 
 
 class CheckpointVocabulary(PieceVocabulary):
-    """The vocabulary of a CTC or transducer checkpoint. DataError where the folder has no tokenizer."""
+    """The vocabulary of a CTC or transducer checkpoint. DataError if the folder has no tokenizer."""
 
     def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
         from transformers import AutoTokenizer

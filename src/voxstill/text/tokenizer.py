@@ -159,7 +159,7 @@ class Vocabulary:
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:
-        """Read the vocabulary of a student's folder; DataError where there is none, or one of another layout."""
+        """Read the vocabulary of a student's folder; DataError if there is none, or one of another layout."""
         try:
             model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
             ids: dict[str, int] = model["vocab"]
@@ -181,7 +181,7 @@ class Vocabulary:
 
 
 def from_checkpoint(checkpoint: str) -> Vocabulary:
-    """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError where it has another layout."""
+    """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError if it has another layout."""
     if Path(checkpoint).is_dir():
         return Vocabulary.load(Path(checkpoint))
     from transformers import AutoTokenizer

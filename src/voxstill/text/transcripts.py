@@ -25,7 +25,7 @@ _LABEL = re.compile(r"<[^<>]*>$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptSegment:
-    """One segment of a transcript. `session` is its recording; None where the form has no such field."""
+    """One segment of a transcript. `session` is its recording; None if the form has no such field."""
 
     id: str
     text: str
@@ -67,7 +67,7 @@ def form_of(uri: str) -> str:
 
 
 def read_text(uri: str) -> str:
-    """Read a file as UTF-8; DataError where it is not."""
+    """Read a file as UTF-8; DataError if it is not."""
     try:
         return read_uri(uri).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -39,7 +39,7 @@ class Budget:
     def changed(self, cfg: Train, step: int, seconds: float) -> Budget:
         """The budget of another configuration after so many steps and seconds.
 
-        Where its limits are others, progress goes on from what it is then, evenly to 1 at the new end.
+        Where its limits are others, progress continues from what it is then, evenly to 1 at the new end.
         """
         other = Budget.of(cfg, self.steps_per_epoch)
         is_same = (other.steps, other.seconds) == (self.steps, self.seconds)
@@ -58,7 +58,7 @@ class Budget:
 
 
 def check_schedule(cfg: Train) -> None:
-    """Raise ConfigError where a training has no end, follows a clock that `seed_mode` forbids, or loses its weights."""
+    """Raise ConfigError if a training has no end, follows a clock that `seed_mode` forbids, or loses its weights."""
     if all(limit is None for limit in (cfg.steps, cfg.epochs, cfg.max_minutes)):
         raise ConfigError(
             "the training has no end",

@@ -57,7 +57,7 @@ _SAME = {"a100": "a100-80", "v100": "v100-16"}
 
 
 def find(name: str) -> Card:
-    """The accelerator of a name, however it is written; ConfigError where it is not known."""
+    """The accelerator of a name, however it is written; ConfigError if it is not known."""
     plain = _plain(name)
     for known, card in (*CARDS.items(), *((alias, CARDS[of]) for alias, of in _SAME.items())):
         if plain in (_plain(known), f"{_plain(known)}gb"):
@@ -71,7 +71,7 @@ def find(name: str) -> Card:
 
 
 def named_by_driver(name: str) -> Card | None:
-    """The accelerator that a driver calls so, `NVIDIA H100 80GB HBM3` among others; None where it is not known."""
+    """The accelerator that a driver calls so, `NVIDIA H100 80GB HBM3` among others; None if it is not known."""
     plain = _plain(name)
     fitting = [card for known, card in CARDS.items() if _plain(known.partition("-")[0]) in plain]
     sized = [card for card in fitting if "-" not in card.name or f"{card.name.partition('-')[2]}gb" in plain]

@@ -1,4 +1,4 @@
-"""Copies of a model that hold only the weights that differ from those of its base, the checkpoint that it began with.
+"""Copies of a model that hold only the weights that differ from those of its base, the checkpoint that it started with.
 
 `changes.safetensors` has the weights that differ. Its metadata has the base, the SHA-256 of its weights, and the names
 of those that are taken from it, with the type that they have in the model. Put together again they are the same bits.
@@ -27,7 +27,7 @@ _BASE, _SUM, _TAKEN = "base", "base_sha256", "from_base"
 
 
 def base_folder(base: str) -> Path:
-    """The folder with the weights of a base, a folder or a name on the Hub; ConfigError where it has none."""
+    """The folder with the weights of a base, a folder or a name on the Hub; ConfigError if it has none."""
     folder = checkpoint_files.fetch(base, None, _WEIGHTS) if checkpoint_files.on_hub(base) else Path(base)
     if not list(folder.glob("*.safetensors")):
         raise ConfigError(
@@ -61,8 +61,8 @@ def keep_changes(folder: Path, base: str) -> None:
 def restore(copy: Path, output: Path, base: str | None = None) -> None:
     """Write the whole model of which `copy` has the changes, as it would be without `keep_changes`.
 
-    `base` says where the base is now. DataError where the copy is broken or none, or the base is not the one that the
-    student began with.
+    `base` says where the base is now. DataError if the copy is broken or none, or the base is not the one that the
+    student started with.
     """
     for name, reason in loading.sum_faults(copy).items():
         raise DataError(

@@ -1,4 +1,4 @@
-"""Whether a training can begin: what is wrong with its configuration is told before anything heavy is done."""
+"""Whether a training can begin: errors of its configuration are reported before anything heavy is done."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from voxstill.training.budget import check_schedule
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where the training would have no end, cannot be what `seed_mode` promises, or be judged.
+    """Raise ConfigError if the training would have no end, cannot be what `seed_mode` promises, or be judged.
 
-    StorageError where nothing can be brought to `train.upload`; DataError where the base of `train.export_changes`
-    cannot be fetched; where `decode.lm` is no language model, the error is that of `lm.check`.
+    StorageError if nothing can be brought to `train.upload`; DataError if the base of `train.export_changes`
+    cannot be fetched; where `decode.lm` is not a language model, the error is that of `lm.check`.
     """
     if cfg.train.upload:
         upload.check(cfg.train.upload)
@@ -36,7 +36,7 @@ def check(cfg: Config) -> None:
 
 
 def _check_student(cfg: Config) -> None:
-    """Raise ConfigError where options of the student contradict one another."""
+    """Raise ConfigError if options of the student contradict one another."""
     for option, needs in (("units", cfg.student.units == "checkpoint"), ("kind", cfg.student.kind == "seq2seq")):
         if needs and cfg.student.checkpoint is None:
             raise ConfigError(
@@ -77,7 +77,7 @@ def _check_student(cfg: Config) -> None:
 
 
 def _check_decoding(cfg: Config) -> None:
-    """Raise ConfigError where options of decoding have no use; DataError where a file that it reads is none."""
+    """Raise ConfigError if options of decoding have no use; DataError if a file that it reads is none."""
     if cfg.decode.tune and cfg.student.kind in ("rnnt", "tdt"):
         raise ConfigError(
             "`decode.tune` has no effect",
@@ -110,13 +110,13 @@ def _check_decoding(cfg: Config) -> None:
     if cfg.decode.lm is not None:
         from voxstill.text import lm  # compiled code: training does without
 
-        lm.check(cfg.decode.lm)  # what is judged last would tell it last
+        lm.check(cfg.decode.lm)  # otherwise the evaluation would report it at the end
     if cfg.decode.grammar is not None:
         jsgf.read(cfg.decode.grammar)
 
 
 def _check_distillation(cfg: Config) -> None:
-    """Raise ConfigError where nothing can be learnt of the teacher."""
+    """Raise ConfigError if nothing can be learnt of the teacher."""
     distill = cfg.train.distill
     if distill.checkpoint is not None and cfg.student.task != "recognition":
         raise ConfigError(
@@ -135,7 +135,7 @@ def _check_distillation(cfg: Config) -> None:
 
 
 def _check_exports(cfg: Config) -> None:
-    """Raise ConfigError where changed weights have no base, DataError where that cannot be fetched."""
+    """Raise ConfigError if changed weights have no base, DataError if that cannot be fetched."""
     if cfg.train.export_changes:
         if cfg.student.checkpoint is None:
             raise ConfigError(

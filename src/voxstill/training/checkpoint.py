@@ -74,9 +74,9 @@ def save(
 
 
 def newest(run: RunDir) -> Path | None:
-    """The checkpoint to go on from, which is whole: that of `last`, else the newest; None where there is none.
+    """The checkpoint to continue from, which is whole: that of `last`, else the newest; None if there is none.
 
-    What is broken is passed over and logged. TrainingError where there are checkpoints and none of them is whole.
+    What is broken is passed over and logged. TrainingError if there are checkpoints and none of them is whole.
     """
     steps = {folder: step for folder in run.checkpoints.glob("*") if (step := state_file.step_of(folder)) is not None}
     folders = sorted(steps, key=lambda folder: steps[folder], reverse=True)
@@ -108,7 +108,7 @@ def newest(run: RunDir) -> Path | None:
 
 
 def set_aside_diverged(run: RunDir, cfg: Train) -> None:
-    """Rename the checkpoints that were written since the loss began to rise: `last` then points to one from before.
+    """Rename the checkpoints that were written since the loss started to rise: `last` then points to one from before.
 
     Where there is none from before, nothing is renamed.
     """
@@ -178,7 +178,7 @@ def _judged(run: RunDir) -> list[Path]:
 
 
 def _state(folder: Path) -> State | None:
-    """The state in a checkpoint; None in what a killed process left, and in a broken one: `newest` says so."""
+    """The state in a checkpoint; None in what a killed process left, and in a broken one, which `newest` logs."""
     if state_file.step_of(folder) is None:
         return None
     try:
@@ -196,7 +196,7 @@ def _warn(folder: Path, fault: str) -> None:
 
 
 def _unused(folder: Path) -> Path:
-    """A name with a dot for what is to be removed: one rename, and it is no checkpoint any more."""
+    """A name with a dot for what is to be removed: one rename, and it is not a checkpoint any more."""
     names = (folder.with_name(f".{folder.name}.removed{i or ''}") for i in itertools.count())
     return next(path for path in names if not path.exists())
 

@@ -1,7 +1,7 @@
 """The ranks of a training as workers of Ray Train, on the machines of a Ray cluster.
 
 What a worker runs is the training of a rank that torchrun has started: Ray sets the same variables. Ray starts the
-processes and tells of deaths; resuming is ours, so it retries nothing.
+processes and reports their deaths; resuming is ours, so it retries nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxstill.core.errors import ConfigError, TrainingError, VoxstillError
 def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
     """Run `rank` in `num` workers of the cluster of `cfg.address`, to the end; on GPUs where the cluster has any.
 
-    Raises what a rank raises where it is a VoxstillError, else TrainingError; ConfigError where Ray Train is not
+    Raises what a rank raises where it is a VoxstillError, else TrainingError; ConfigError if Ray Train is not
     installed, or the cluster has too few GPUs or cores.
     """
     ray = engine.start_ray(cfg)

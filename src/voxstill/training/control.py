@@ -31,9 +31,9 @@ class TrainingStatus(Status):
     """What a training reports of itself."""
 
     started: str
-    """When its process began, by the count of its machine."""
+    """When its process started, by the count of its machine."""
     since: int | None
-    """Steps that it had made when it began to work by the request; None for what it was started with."""
+    """Steps that it had made when it started to work by the request; None for what it was started with."""
     train: Mapping[str, object]
     """The options that a request can change, as they are now."""
 
@@ -46,7 +46,7 @@ def parse_overrides(overrides: Sequence[str]) -> Options:
 
 
 def checked(options: Mapping[str, object]) -> Options:
-    """Options by section; ConfigError where one is none that a running training can change, whatever its value."""
+    """Options by section; ConfigError if one is none that a running training can change, whatever its value."""
     for section, values in options.items():
         if section == "train" and not isinstance(values, Mapping):
             raise ConfigError(
@@ -77,7 +77,7 @@ def _fixed(name: str) -> ConfigError:
 def apply(options: Mapping[str, object], started: Config) -> Config:
     """The configuration that a training was started with, with requested options by section over it.
 
-    ConfigError where one is wrong or cannot be changed.
+    ConfigError if one is wrong or cannot be changed.
     """
     cfg = with_options(started, checked(options).get("train", {}))
     check_schedule(cfg.train)
@@ -85,7 +85,7 @@ def apply(options: Mapping[str, object], started: Config) -> Config:
 
 
 def with_options(cfg: Config, options: Mapping[str, object]) -> Config:
-    """The configuration with other values of options of `train`; ConfigError where one is wrong."""
+    """The configuration with other values of options of `train`; ConfigError if one is wrong."""
     train = config.validated(Train, {**cfg.train.model_dump(), **options}, "train.")
     values = {name: getattr(train, name) for name in options}
     return cfg.model_copy(update={"train": cfg.train.model_copy(update=values)})

@@ -30,7 +30,7 @@ def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:
 
     That is where the loss more than doubles, by above 1 and by above what the steps' noise makes of it.
 
-    Where the loss has other `parts` than before, as after word times, it is another one, and counts anew.
+    Where the loss has other `parts` than before, as after word times, it is another one, and counts again.
     """
     if parts != state.loss_parts:
         state.loss_parts, state.loss, state.least_loss, state.risen_from = parts, None, None, None
@@ -63,7 +63,7 @@ def warn(run: RunDir, state: State, cfg: Config, command: str, *, is_over: bool 
 
 
 def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflows: bool) -> str:
-    """How to go on: the command, with the options that are likeliest at fault set otherwise.
+    """How to continue: the command, with the options that are most likely at fault set otherwise.
 
     `is_stepped`: this process has changed the weights; `overflows`: the loss is finite, and its gradient is not.
     """

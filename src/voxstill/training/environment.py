@@ -67,7 +67,7 @@ def commit_of(folder: Path) -> dict[str, object] | None:
 
 
 def _is_dirty(folder: Path) -> bool | None:
-    """Whether files of a repository were changed since its commit; None where git cannot say so without its programs.
+    """Whether files of a repository were changed since its commit; None if git cannot find out without its programs.
 
     Files are compared without the filters that the repository names: they are programs that git would run. Those of
     submodules are not compared, as each has filters of its own.
@@ -84,7 +84,7 @@ def _is_dirty(folder: Path) -> bool | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a program writes; None where it fails or is not installed."""
+    """What a program writes; None if it fails or is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,5 +1,5 @@
 """Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, brought elsewhere while
-the training goes on."""
+the training continues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Exports:
 
 
 def in_half(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights in half precision; what that cannot hold, and what is no floating-point number, stays as it is.
+    """The weights in half precision; what that cannot hold, and what is not a floating-point number, stays as it is.
 
     Weights that are one tensor stay one.
     """

@@ -48,7 +48,7 @@ def device_bytes(device: torch.device, ranks_here: int = 1) -> int:
 
 
 def refuse_what_cannot_fit(setup: TrainingSetup, cfg: Config, device: torch.device, ranks: int) -> None:
-    """TrainingError where the largest batch of the first epoch needs more than all memory of the device.
+    """TrainingError if the largest batch of the first epoch needs more than all memory of the device.
 
     What needs nearly all of it is left to the step that the loop makes of that batch. A model that cannot be made for
     its shapes alone is left to it too.
@@ -61,7 +61,7 @@ def refuse_what_cannot_fit(setup: TrainingSetup, cfg: Config, device: torch.devi
         if _fits_by_far(setup, cfg, states, shapes, limit_bytes):
             return
         footprint = footprint_of(setup.model, setup.task, cfg, plan, ranks, parallel.precision(cfg.train)[0])
-    except Exception as error:  # of a model of another package: the step that the loop makes tells
+    except Exception as error:  # of a model of another package: the first step of the loop shows it
         log.debug("train: the memory of a step cannot be estimated: %s", error)
         return
     needed_N = footprint.least(shapes)
@@ -114,7 +114,7 @@ def _fits_by_far(setup: TrainingSetup, cfg: Config, states: States, shapes: Shap
 
 
 def ranks_needed(footprint: Footprint, lengths: Lengths, safe: int) -> int | None:
-    """How many devices share the weights, where one cannot hold them beside a batch of one utterance; None where that
+    """How many devices share the weights, where one cannot hold them beside a batch of one utterance; None if that
     helps nothing, or one is enough."""
     smallest = lengths.batches_of(int(np.quantile(lengths.durations_ms, 0.5)))
     states = footprint.states

@@ -27,7 +27,7 @@ LIMIT = 10
 class Guard:
     """Counts steps whose loss or gradient is not finite; TrainingError after `LIMIT` in a row.
 
-    `advise` says how to go on then; it is told whether the loss was finite, so that the gradient alone was not.
+    `advise` says how to continue then; its argument is whether the loss was finite, so that only the gradient was not.
     """
 
     def __init__(self, run: RunDir, rank: int, advise: Callable[[bool], str]) -> None:
@@ -79,7 +79,7 @@ def save(path: Path, batches: Sequence[Batch], context: StepContext, *, step: in
 
 
 def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
-    """What `save` wrote: batches, context, step and rank; DataError where the file is none of those."""
+    """What `save` wrote: batches, context, step and rank; DataError if the file is none of those."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["about"])

@@ -2,7 +2,7 @@
 
 Rank 0 polls the request in a thread. The collective that a step has anyway says whether there is a new one; then all
 ranks take it after that step. What was taken is noted in `environment.json` with its step, before anything is done by
-it: so a training that was killed and goes on from an earlier checkpoint takes it again after the same step.
+it: so a training that was killed and continues from an earlier checkpoint takes it again after the same step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 MOST_WORKERS_PER_CORE = 16
-"""Of processes that read batches: whoever can write a request cannot fill the machine with them."""
+"""Of processes that read batches: a request cannot fill the machine with them."""
 _PACE = frozenset(f"train.{name}" for name, field in Train.model_fields.items() if config.is_pace(field))
 
 
@@ -135,7 +135,7 @@ class LiveOptions:
             self._asked = at, request
 
     def _answer(self, state: State, last_step: Callable[[], int]) -> Segment | None:
-        """What a request changes after these steps, which is noted; None where there is none, or it is refused."""
+        """What a request changes after these steps, which is noted; None if there is none, or it is refused."""
         with self._lock:
             asked, self._asked = self._asked, None
         if asked is None or self._poller is None:

@@ -130,7 +130,7 @@ class _Trainer:
         return state
 
     def train(self) -> State | None:
-        """Make all steps, then the averaged student, and judge it; None where a signal has ended it before."""
+        """Make all steps, then the averaged student, and judge it; None if a signal has ended it before."""
         cfg, state = self._cfg, self._state
         with (
             world.Signals(_after_this_step) as signals,
@@ -180,7 +180,7 @@ class _Trainer:
     def _probe(self) -> float:
         """Make the largest step of the first epoch beside all memory that the training will hold; it leaves no trace.
 
-        What does not fit is told now, not at hour 40. Returns the floating-point operations for a second of audio.
+        What does not fit is reported now, not at hour 40. Returns the floating-point operations for a second of audio.
         """
         plan = self._data.plan(0, ascending=True)
         worst = probe.largest_step(plan)
@@ -222,7 +222,7 @@ class _Trainer:
         steps_before = state.step - state.step_in_epoch
 
         def prepare(k: int, batches: list[Batch]) -> PreparedStep:
-            # the clock stands where the step before this one began: near enough for what it decides
+            # the clock stands where the step before this one started: near enough for what it decides
             progress = self._budget.progress(steps_before + k, state.seconds)
             return prepare_step(self._fabric, self._task, batches, progress, cfg.seed, steps_before + k)
 
@@ -257,7 +257,7 @@ class _Trainer:
                 return True
             if self._options.is_due(state.step, is_asked):
                 self._options.take(state, is_asked, self._last_step)
-                break  # with other options the data loader begins anew, as where a training is resumed
+                break  # with other options the data loader begins again, as where a training is resumed
         self._end_epoch()
         return False
 
@@ -275,7 +275,7 @@ class _Trainer:
     def _step(
         self, step: PreparedStep, context: StepContext, start: float, signals: world.Signals
     ) -> tuple[float, dict[str, float]]:
-        """Make one step that began at `start`; return the norm of its gradients, and its figures over all ranks.
+        """Make one step that started at `start`; return the norm of its gradients, and its figures over all ranks.
 
         The figures hold `loss`; `stops`, which is not 0 where a signal has reached a rank; and `asks`, which is not 0
         where options are requested.
@@ -325,9 +325,9 @@ class _Trainer:
         return one_step(fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, own=own)
 
     def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
-        """Whether the update of a step is taken; TrainingError where too many in a row were not.
+        """Whether the update of a step is taken; TrainingError if too many in a row were not.
 
-        Then the training goes on, if it does, from a checkpoint of before it diverged.
+        Then the training continues, if it does, from a checkpoint before it diverged.
         """
         try:
             return self._guard.passes(loss, norm, self._state.step, batches, context)

@@ -79,7 +79,7 @@ class TrainingMetrics:
         self._is_running = False
 
     def status(self) -> str | None:
-        """What to say where the log is silent: nothing while the ranks make steps, for one of them says so itself."""
+        """What to say where the log is silent: nothing while the ranks make steps, as one of them logs that itself."""
         newest = max(self._states.values(), key=lambda state: state.at, default=None)
         silent_s = time.time() - (newest.at if newest else self._start)
         if silent_s < SILENCE_S:

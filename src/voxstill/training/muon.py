@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
                     weight.mul_(decay).add_(part(whole_update.to(weight.dtype), weight), alpha=scale)
 
     def _direction(self, weight: Tensor) -> Tensor:
-        """Nesterov's momentum of a gradient, as a whole matrix that is no taller than wide."""
+        """Nesterov's momentum of a gradient, as a whole matrix that is not taller than wide."""
         gradient = weight.grad
         assert gradient is not None
         state = self.state[weight]

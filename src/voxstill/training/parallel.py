@@ -58,14 +58,14 @@ def record_rank_error(run: RunDir, fabric: Fabric) -> Iterator[None]:
             run.ranks.mkdir(parents=True, exist_ok=True)
             draft = run.ranks / f".error-{fabric.global_rank}"
             draft.write_text(json.dumps(about))
-            with contextlib.suppress(FileExistsError):  # the first one is told
+            with contextlib.suppress(FileExistsError):  # the first one is reported
                 os.link(draft, run.ranks / "error")
         raise
 
 
 @contextlib.contextmanager
 def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
-    """Around processes that train together: one that fails is told as the error that it raised, else as its end.
+    """Around processes that train together: one that fails is reported as the error that it raised, else as its end.
 
     SIGTERM is passed on to them; Ctrl-C reaches them by itself.
     """
@@ -99,9 +99,9 @@ def _pass_on(name: str) -> None:
 
 
 def with_ranks(ranks: Ranks, cfg: Config) -> Config:
-    """The configuration of processes that others have started: a batch for each, where nobody said how many.
+    """The configuration of processes that others have started: a batch for each, where their number is not set.
 
-    ConfigError where `train.devices` says another number than there are on this machine.
+    ConfigError if `train.devices` says another number than there are on this machine.
     """
     if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_local:
         raise ConfigError(
@@ -149,7 +149,7 @@ def broadcast_from_rank0(fabric: Fabric, make: Callable[[], T]) -> T:
 def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     """A Lightning Fabric that starts `devices` processes, or joins the `ranks` that are there already.
 
-    TrainingError where this machine has too few GPUs.
+    TrainingError if this machine has too few GPUs.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
@@ -207,7 +207,7 @@ class Scaling:
             self._scaler.update()
 
     def state(self) -> dict[str, float] | None:
-        """What a resumed training goes on with."""
+        """What a resumed training continues with."""
         return None if self._scaler is None else self._scaler.state_dict()
 
 

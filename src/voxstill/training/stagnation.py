@@ -29,7 +29,7 @@ def watch(state: State, metric: str) -> None:
 
 
 def advice_on(validations: Sequence[Validation], metric: str) -> str | None:
-    """What is wrong and what to look at, the likeliest first; None where the error falls with the loss, or is small."""
+    """What is wrong and what to look at, the most likely first; None if the error falls with the loss, or is small."""
     if len(validations) < NUM_VALIDATIONS:
         return None
     losses, errors = zip(*validations, strict=True)

@@ -95,7 +95,7 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class DevBatch:
-    """A batch of the dev split with its references: one text for each utterance, empty where there is none.
+    """A batch of the dev split with its references: one text for each utterance, empty if there is none.
 
     `context` counts the whole dev split, so that losses of its batches add up to that of all.
     """
@@ -141,7 +141,7 @@ class Task(Protocol):
 
 
 def minimised(task: Task, figures: Mapping[str, float]) -> float:
-    """Return the figure of the dev split that is to become small, the first; TrainingError where there is none."""
+    """Return the figure of the dev split that is to become small, the first; TrainingError if there is none."""
     if not figures:
         raise TrainingError(
             "the validation on the dev split returned no figures",

@@ -58,7 +58,7 @@ class Teacher(BaseModel):
 
     name: str = option("pocketsphinx")
     """`pocketsphinx`, `transformers`, `vllm`, `faster-whisper`, `sherpa`, `openai` (any such server), `student` (a
-    trained one), `consensus` (what others agree on), `corrected` (what people judged in `voxstill explore`),
+    trained one), `consensus` (what others agree on), `corrected` (judgements in `voxstill explore`),
     `reference` (the human texts) or `echo` (for tests)."""
 
     @model_validator(mode="before")

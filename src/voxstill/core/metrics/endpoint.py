@@ -54,7 +54,7 @@ class Endpoint:
     def __init__(self, options: Monitor, metrics: Metrics = METRICS) -> None:
         """Listen at `options.host` and `options.port`; the system chooses for 0.
 
-        ConfigError where the address is taken or belongs to another machine, where anyone could read it, and where the
+        ConfigError if the address is taken or belongs to another machine, where anyone could read it, and where the
         certificate cannot be used.
         """
         assert options.port is not None
@@ -102,7 +102,8 @@ class Endpoint:
                 del self._readers[next(iter(self._readers))]
 
     def linger(self) -> None:
-        """Wait until all who read the metrics have read them once more, as the end of a run is seen by nobody else.
+        """Wait until all who read the metrics have read them once more, as otherwise none of them would see the end of
+        a run.
 
         A reader is given up two of its intervals after it read last, and all are after `MOST_LINGER_S`.
         """
@@ -189,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token() -> str:
-    """The token that readers need; empty where none is set. ConfigError where a header cannot hold it."""
+    """The token that readers need; empty if none is set. ConfigError if a header cannot hold it."""
     token = world.environment().get(TOKEN, "").strip()
     if not all("!" <= char <= "~" for char in token):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The GPUs of this machine by NVML: use, memory, power, heat. Nothing where there is none, or no `nvidia-ml-py`."""
+"""The GPUs of this machine by NVML: use, memory, power, heat. Nothing if there is none, or no `nvidia-ml-py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _GPU = gauges(
 
 @functools.cache
 def nvml() -> ModuleType | None:
-    """NVML, ready to be asked; None where there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
+    """NVML, ready to be asked; None if there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -70,7 +70,7 @@ class Gpus:
 
 
 def slowed_by(library: ModuleType, gpu: object) -> str | None:
-    """What slows a GPU down, in words; None where nothing does. NVMLError where it does not say."""
+    """What slows a GPU down, in words; None if nothing does. NVMLError if it does not say."""
     reasons = library.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     for name, cause in _SLOW.items():
         if any(reasons & getattr(library, f"nvmlClocks{kind}{name}", 0) for kind in ("EventReason", "ThrottleReason")):

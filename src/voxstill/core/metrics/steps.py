@@ -158,7 +158,7 @@ class StepMeter:
         return self.audio_ms / 1000 / max(summary.elapsed_s, 1e-9)
 
     def _time_left_s(self, summary: Summary) -> float | None:
-        """Seconds to the end at the rate so far; None where the end or the rate is not known."""
+        """Seconds to the end at the rate so far; None if the end or the rate is not known."""
         if self.total is None or not summary.num_items:
             return None
         return summary.elapsed_s * max(0, self.total - summary.num_items) / summary.num_items

@@ -41,7 +41,7 @@ class CommandOptions(Section):
 class CommandEngine:
     """Runs the program once for each recording.
 
-    ConfigError where it is not there.
+    ConfigError if it is not there.
     """
 
     Options: ClassVar[type[Section]] = CommandOptions
@@ -62,7 +62,7 @@ class CommandEngine:
         """Nothing to load: the program loads its model for each recording."""
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns that the program writes; DataError where it fails, is too slow, or writes no RTTM."""
+        """The turns that the program writes; DataError if it fails, is too slow, or writes no RTTM."""
         with scratch.folder() as folder:
             audio = folder / "audio.wav"
             _write(audio, samples_T)
@@ -103,7 +103,7 @@ class CommandEngine:
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """The code with which a process ends; None where it does not in time: it and what it started are killed."""
+    """The code with which a process ends; None if it does not in time: it and what it started are killed."""
     try:
         return process.wait(timeout_s)
     except BaseException as error:

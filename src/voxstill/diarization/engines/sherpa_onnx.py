@@ -63,7 +63,7 @@ class SherpaOnnxEngine:
                 )
 
     def load(self) -> None:
-        """Try the models on noise; ConfigError where they do not load or run."""
+        """Try the models on noise; ConfigError if they do not load or run."""
         noise_T = np.random.default_rng(0).normal(0, 100, _TRIAL_S * RATE_HZ).astype(np.int16)
         try:
             self.turns(noise_T)
@@ -76,7 +76,7 @@ class SherpaOnnxEngine:
             ) from None
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns of a recording, all of which is in memory; DataError where sherpa-onnx ends its process."""
+        """The turns of a recording, all of which is in memory; DataError if sherpa-onnx ends its process."""
         with scratch.folder() as folder:
             path = folder / "samples.npy"
             np.save(path, pcm.to_float(samples_T[0 : len(samples_T)]))

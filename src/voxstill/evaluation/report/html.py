@@ -1,7 +1,7 @@
 """Render the report of a run, or a comparison of systems or of teachers, as one self-contained HTML file.
 
 `Facts` are plain values, so they can be stored as JSON next to the run and rendered again. A section is on the page
-only where its facts are given. Rates are shares (0.25 is 25 %) and None where the reference is empty.
+only where its facts are given. Rates are shares (0.25 is 25 %) and None if the reference is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 MOST_GROUPS = 20
-"""Of a breakdown: a page with thousands of speakers would be read by nobody."""
+"""Of a breakdown: a page with thousands of speakers would be unreadable."""
 
 
 class System(TypedDict):

@@ -128,7 +128,7 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
 class KeyValueFile:
     """Lines of `key value` looked up by key, at 16 bytes of memory a line; a file that is not there is empty.
 
-    DataError where a key has two lines.
+    DataError if a key has two lines.
     """
 
     def __init__(self, path: str) -> None:
@@ -167,7 +167,7 @@ class KeyValueFile:
             self._file.close()
 
     def get(self, key: str) -> str | None:
-        """The value of `key`; None where it has no line."""
+        """The value of `key`; None if it has no line."""
         hashed = np.uint64(hash64(key))
         index = int(self._key_N.searchsorted(hashed))
         while index < len(self._key_N) and self._key_N[index] == hashed:

@@ -30,7 +30,7 @@ from voxstill.storage.uri import is_local
 SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
 """The name of one shard's cuts in lhotse's Shar; its audio lies beside it in `recording` and the same number."""
 _TOLERANCE_S = 0.05
-"""A supervision that sticks out of its cut by more than this has words that nobody says there."""
+"""A supervision that sticks out of its cut by more than this has words that are not spoken there."""
 
 
 def is_cut(row: Mapping[str, object]) -> bool:
@@ -146,7 +146,7 @@ def _in_shar_tar(manifest: str, metadata: SourceEntry) -> SourceEntry:
 
 @functools.lru_cache(maxsize=4)  # lines of one shard follow one another
 def _members(uri: str) -> dict[str, SourceEntry] | None:
-    """Each member of a tar by its name; None where no such tar can be opened."""
+    """Each member of a tar by its name; None if no such tar can be opened."""
     try:
         with open_manifest(uri) as file, open_tar(file) as archive:
             tar = tar_entry(uri, file)

@@ -113,12 +113,12 @@ def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
 
 
 def read_json(uri: str) -> Iterator[SourceEntry]:
-    """A row for each object of a JSON array, or of a line where the file is no array."""
+    """A row for each object of a JSON array, or of a line where the file is not an array."""
     return (row_entry(row, uri, where) for row, where in json_rows(uri))
 
 
 def json_rows(uri: str) -> Iterator[ManifestRow]:
-    """The objects of a JSON array, or of the lines where the file is no array."""
+    """The objects of a JSON array, or of the lines where the file is not an array."""
     with open_manifest(uri) as file:
         is_array = file.read(_JSON_PART).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
@@ -134,7 +134,7 @@ def json_rows(uri: str) -> Iterator[ManifestRow]:
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[object]:
-    """The elements of a JSON array, one held at a time; DataError where it breaks off or is none."""
+    """The elements of a JSON array, one held at a time; DataError if it breaks off or is none."""
     stream, decoder = io.TextIOWrapper(file, "utf-8-sig"), json.JSONDecoder()
     text, place, number, is_whole = stream.read(_JSON_PART).lstrip()[1:], 0, 1, False
     while True:
@@ -197,7 +197,7 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
 
 
 def _refuse_without_audio(names: Sequence[str], where: str) -> None:
-    """DataError where a first line has no audio column, as that of a table without names; an empty one may."""
+    """DataError if a first line has no audio column, as that of a table without names; an empty one may."""
     if names and set(COLUMN_NAMES["audio"]).isdisjoint(map(spelling, names)):
         raise DataError(
             f"{where} has no audio column",
@@ -220,7 +220,7 @@ def _csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
-    """DataError where two columns have one name; those without a name are not read."""
+    """DataError if two columns have one name; those without a name are not read."""
     doubled = [name for name, count in Counter(names).items() if count > 1 and name]
     if doubled:
         raise bad_row(where, f"it has the column `{doubled[0]}` twice: it is not clear which column is meant")
@@ -229,7 +229,7 @@ def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
     """A row for each row of a Parquet manifest, a few held at a time; only columns that are known are read.
 
-    DataError where it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
+    DataError if it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
     where it is small and states to hold much, or a row is too long for a manifest.
     """
     for row, where, names in parquet_rows(uri):
@@ -279,7 +279,7 @@ def parquet_rows(
 
 
 def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
-    """DataError where lists of words are longer, on the average, than any may be: equal ones take no place."""
+    """DataError if lists of words are longer, on the average, than any may be: equal ones take no place."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     for group in groups:
         leaves = (group.column(index) for index in range(group.num_columns))
@@ -332,7 +332,7 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
 
 
 def _is_row_of_table(line: str) -> bool:
-    """Whether a line of a list begins with a path and goes on with something else, or is a text."""
+    """Whether a line of a list begins with a path and continues with something else, or is a text."""
     first = re.split(r"[|\t;,\s]", line, maxsplit=1)[0]
     is_text = "://" not in line and len(line.split()) > 1
     return not _is_recording(line) and (is_text or (first != line and _is_recording(first)))

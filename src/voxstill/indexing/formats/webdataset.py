@@ -65,7 +65,7 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
 
     Members that follow one another and share their name up to its first dot are one sample: its `.json` and `.txt`
     are the metadata of its audio. A sample that is described wrongly is rows with that reason. A tar that ends in the
-    middle gives what it holds, and a row that says so. DataError where it is compressed.
+    middle gives what it holds, and a row that says so. DataError if it is compressed.
     """
     with open_manifest(uri, cache) as file:
         tar = tar_entry(uri, file)
@@ -180,7 +180,7 @@ class _Names:
 
 
 class _Apart:
-    """Samples whose descriptions and audio do not follow one another, as in tars of folders that nobody sorted."""
+    """Samples whose descriptions and audio do not follow one another, as in tars of unsorted folders."""
 
     def __init__(self) -> None:
         self._audio, self._texts = array("Q"), array("Q")
@@ -222,7 +222,7 @@ def _sample_entries(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: Sour
 
 
 def _members(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[Member]:
-    """The members of a sample that are no audio; those that say nothing without their bytes."""
+    """The members of a sample that are not audio; those that say nothing without their bytes."""
     for member in sample:
         ending = _ending(member)
         if ending not in AUDIO:
@@ -240,7 +240,7 @@ class Member:
 
 
 def description(members: Iterable[Member]) -> SourceEntry:
-    """What the other members of a sample say of its audio; DataError where one cannot be read."""
+    """What the other members of a sample say of its audio; DataError if one cannot be read."""
     metadata = SourceEntry(uri="")
     plain_text = None
     columns: list[str] = []
@@ -249,7 +249,7 @@ def description(members: Iterable[Member]) -> SourceEntry:
         if member.ending in TEXTS:
             text = decode_text(member.data, member.where).strip()
             if not text or (member.ending == "lab" and _HTK_LABEL.match(text)):
-                continue  # an empty file is no transcript of silence: more often nobody has written it yet
+                continue  # an empty file is not a transcript of silence: more often it was not written yet
             text = _TIMIT_TIMES.sub("", text)
             if plain_text is not None and text.split() != plain_text.split():
                 raise DataError(
@@ -282,7 +282,7 @@ def ambiguous(name: str, num_audio: int) -> Failure:
 
 
 def _with_times(metadata: SourceEntry, row: Mapping[str, object], where: str) -> SourceEntry:
-    """The description of a sample with the times in it; DataError where they are none."""
+    """The description of a sample with the times in it; DataError if they are none."""
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     timed(metadata, start_ms, end_ms, where)
     is_stretch = start_ms is not None or end_ms is not None
@@ -347,12 +347,12 @@ def is_compressed(uri: str) -> bool:
 
 
 def file_name(uri: str) -> str:
-    """The name by which the kind of a file is told: in lower case, a web address without its query."""
+    """The name that shows the format of a file: in lower case, a web address without its query."""
     return (uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri).lower()
 
 
 def compressed_tar_error(uri: str) -> DataError:
-    """The error of a compressed tar that nobody unpacks."""
+    """The error of a compressed tar that is not unpacked."""
     return DataError(
         f"`{redact_uri(uri)}` is a compressed tar",
         code="source-layout",

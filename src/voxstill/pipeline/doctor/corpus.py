@@ -42,7 +42,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The newest finished tables of a work folder that belong together; None where a step has not ended."""
+    """The newest finished tables of a work folder that belong together; None if a step has not ended."""
 
     utterances: IndexFigures
     labels: LabelFigures | None
@@ -51,7 +51,7 @@ class Tables:
 
 
 def checks(work: Store, cfg: Config) -> list[Check]:
-    """Everything that the tables and a sample of the audio say; DataError where nothing is indexed."""
+    """Everything that the tables and a sample of the audio say; DataError if nothing is indexed."""
     chosen = _tables(work)
     parts = tables.parts(work, workdir.prefix("utterances", chosen.utterances.recipe))
     return [

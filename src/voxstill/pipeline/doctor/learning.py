@@ -45,7 +45,7 @@ class Line:
         return "split" in self.figures
 
     def number(self, name: str) -> float | None:
-        """A figure; None where there is none, or it is no number."""
+        """A figure; None if there is none, or it is not a number."""
         value = self.figures.get(name)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 

@@ -21,7 +21,7 @@ _CORPUS_S = 900.0
 def doctor(where: str | None, cfg: Config) -> DoctorResult:
     """Check the machine, or a work folder, or an experiment, and say what is wrong, the worst first.
 
-    A checkpoint is its experiment. DataError where a folder is neither.
+    A checkpoint is its experiment. DataError if a folder is neither.
     """
     if where is None:
         return check_machine(cfg)

@@ -1,4 +1,4 @@
-"""What the machine gives: cores, memory, shared memory, open files, clock. Nothing of it needs root."""
+"""What the machine offers: cores, memory, shared memory, open files, clock. None of these checks needs root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxstill.pipeline.doctor.processes import busiest
 
 GIB = 1 << 30
 _BUSY_PERCENT = {"cpu": 25.0, "io": 25.0, "memory": 10.0}
-"""Share of the last ten seconds in which something waited for it, above which this is no good time to measure."""
+"""Share of the last ten seconds in which something waited for it, above which this is not a good time to measure."""
 _LOOK_S = 0.5
 _LITTLE_MEMORY, _LEAST_MEMORY = 2 * GIB, GIB
 _LITTLE_SHM, _LEAST_SHM = GIB, GIB // 4
@@ -128,7 +128,7 @@ def _is_unsynchronised() -> bool:
 
 
 def _pressure(name: str) -> float | None:
-    """Percent of the last ten seconds in which something waited; None where the kernel does not count it."""
+    """Percent of the last ten seconds in which something waited; None if the kernel does not count it."""
     first = _read(f"/proc/pressure/{name}").partition("\n")[0]
     fields = dict(field.split("=") for field in first.split()[1:])
     return float(fields["avg10"]) if "avg10" in fields else None

@@ -37,7 +37,7 @@ _NOISE_S = 30
 
 
 def disk(folder: Path) -> list[Check]:
-    """Free space and speed of the file system of a folder; a folder that is not there yet is that above it."""
+    """Free space and speed of the file system of a folder; a folder that does not exist yet is that of its parent."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     command = [sys.executable, "-I", "-S", disk_probe.__file__, str(there)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""What a sample of the audio sounds like: silence, clipping, and copies that were encoded anew."""
+"""What a sample of the audio sounds like: silence, clipping, and copies that were encoded again."""
 
 from __future__ import annotations
 

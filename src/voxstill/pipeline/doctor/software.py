@@ -1,4 +1,4 @@
-"""Installed packages, and GPUs with their driver: what is known not to go together."""
+"""Installed packages, and GPUs with their driver: known incompatibilities."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _seen(library: ModuleType) -> Iterator[Gpu]:
 
 
 def _nccl_fault() -> str | None:
-    """What is wrong with the NCCL beside torch; None where it is what torch needs, or torch brings its own."""
+    """What is wrong with the NCCL beside torch; None if it is what torch needs, or torch brings its own."""
     from packaging.requirements import Requirement
 
     for line in metadata.requires("torch") or () if _version("torch") else ():
@@ -161,7 +161,7 @@ def _nccl_fault() -> str | None:
 
 
 def _cuda_of_torch() -> tuple[int, int] | None:
-    """The CUDA that torch is built for, as its `version.py` says; None where it is none. Does not load torch."""
+    """The CUDA that torch is built for, as its `version.py` says; None if it is none. Does not load torch."""
     if _version("torch") is None:
         return None
     path = metadata.distribution("torch").locate_file("torch/version.py")

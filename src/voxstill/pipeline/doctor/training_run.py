@@ -25,7 +25,7 @@ _check = functools.partial(judged, "run")
 _LIMIT_S = 4.0
 _BUSY_S = 0.4
 _STOPPED_S = 0.3
-"""One that is stopped for less goes on by itself: it is slow."""
+"""One that is stopped for less continues by itself: it is slow."""
 _SILENT_S = 60.0
 """Without a step, and longer than twenty steps took."""
 _STEPS = 20
