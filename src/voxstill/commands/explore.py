@@ -25,7 +25,7 @@ def explore(
         str | None, Option("--judge", metavar="NAME", help="Name of the annotator; default: the user of this machine.")
     ] = None,
 ) -> None:
-    """Look at a corpus in a browser: search, sort, listen, compare, judge."""
+    """Explore a corpus in a browser: search, sort, listen, compare, judge."""
     from voxstill.core import monitor
     from voxstill.pipeline import explore as exploring
 

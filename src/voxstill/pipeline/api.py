@@ -371,7 +371,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
 
 
 def run_demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
-    """Run all steps on a corpus that it makes itself: no network, no GPU, six minutes with the defaults.
+    """Run all steps on a synthetic corpus: no network, no GPU, six minutes with the defaults.
 
     >>> result = voxstill.run_demo("work/demo", "train.steps=200")  # doctest: +SKIP
     """
