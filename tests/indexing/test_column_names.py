@@ -78,7 +78,7 @@ def test_a_subset_that_is_named_after_a_split_is_that_split(
 
 def test_columns_that_name_several_splits_are_refused(tmp_path: Path) -> None:
     error = refused(manifest(tmp_path, "jsonl", {"audio": "a.wav", "subset": "train-other", "set": "test"}))
-    assert "`subset` is 'train-other' and `set` is 'test': say in a column `split`" in str(error.why)
+    assert "`subset` is 'train-other' and `set` is 'test': set the split in a column `split`" in str(error.why)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])

@@ -41,10 +41,12 @@ def spoken(pauses_and_lengths: list[tuple[int, int]]) -> tuple[Word, ...]:
     return tuple(words)
 
 
-def labelled(words: tuple[Word, ...], **changes: object) -> tuple[Utterance, dict[str, Label]]:
-    duration_ms = max(word.end_ms for word in words) + 200
+def labelled(timed_words: tuple[Word, ...], **changes: object) -> tuple[Utterance, dict[str, Label]]:
+    duration_ms = max(word.end_ms for word in timed_words) + 200
     utterance = Utterance(id="a b", recording_id="r", uri="x", start_ms=5_000, end_ms=5_000 + duration_ms)
-    label = Label(utterance_id="a b", recipe="r", teacher="t", text=" ".join(word.text for word in words), words=words)
+    label = Label(
+        utterance_id="a b", recipe="r", teacher="t", text=" ".join(word.text for word in timed_words), words=timed_words
+    )
     return utterance, {"a b": dataclasses.replace(label, **changes)}  # type: ignore[arg-type]
 
 
