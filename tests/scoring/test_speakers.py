@@ -252,7 +252,7 @@ def test_speech_after_the_end_of_the_audio_is_warned_of_with_its_length(start: i
     ]
     late = {"reference": max(0, 1 - length), "hypothesis": 0}
     late = {side: more + max(0, start + lasts - max(start, length)) for side, more in late.items()}
-    assert [warning.partition(" lie ")[0] for warning in warnings] == [
+    assert [warning.partition(" are after ")[0] for warning in warnings] == [
         f"{seconds:.2f} s of the {side}" for side, seconds in late.items() if seconds
     ]
     assert not any("after the end" in warning for warning in check_turns(reference, hypothesis, []))
