@@ -21,7 +21,7 @@ from voxstill.teachers.teacher import Teacher
 def explained(section: str | None) -> list[config.Option]:
     """Return every option of a section, or that option, or all of them; those of teachers stand below `teacher`.
 
-    A former name stands for the one of today. ConfigError with what is near, the code of an error too, where there is
+    A former name stands for the one of today. ConfigError with similar names, codes of errors included, where there is
     no such section or option.
     """
     rows = list(_options())

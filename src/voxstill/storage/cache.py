@@ -55,7 +55,7 @@ class Cache:
                 data = file.read()
                 if zlib.crc32(data) != head["crc32"] or etag not in (None, head["etag"]):
                     return None
-                os.utime(file.fileno())  # the time of last use, which evicting goes by
+                os.utime(file.fileno())  # the time of last use, which decides what is evicted
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return CacheEntry(head["etag"], head["num_bytes"], data)

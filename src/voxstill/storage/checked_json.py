@@ -1,4 +1,4 @@
-"""JSON objects that say whether they are whole: the last field is a CRC-32 of all bytes, its own digits as zeros.
+"""JSON objects with a checksum: the last field is a CRC-32 of all bytes, its own digits as zeros.
 
 Objects of earlier versions have none and are read as they are.
 """

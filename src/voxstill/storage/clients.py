@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 STALL_S = 30.0
-"""A read from which nothing comes for so long has failed."""
+"""A read that gets no data for this long has failed."""
 WHOLE_S = 600.0
 """A request may take so long altogether: a gigabyte at 2 MB/s."""
 _MEMORY: dict[str, MemoryStore] = {}
@@ -75,7 +75,7 @@ def _open(base: str, purpose: Purpose) -> ObjectStore:
 
 
 def _check_takes_files(folder: str) -> None:
-    """StorageError if the system says that a new file does not exist, as in /proc: the client would ask for ever."""
+    """StorageError if the system says that a new file does not exist, as in /proc: the client would retry forever."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -84,7 +84,7 @@ def _check_takes_files(folder: str) -> None:
         raise StorageError(
             f"cannot write to `{folder}`", code="no-permission", why=why, fix="give a folder that you may write to"
         ) from None
-    except OSError:  # what the write itself fails with says more
+    except OSError:  # the error of the write itself says more
         pass
 
 
@@ -113,7 +113,7 @@ def _netrc_login(base: str) -> str | None:
             why=f"`{path}`{where} cannot be read",
             fix="correct the file",
         ) from None
-    login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: anybody may be in a manifest
+    login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: a manifest may contain any host
     return f"{login[0]}:{login[2]}" if login else None
 
 
@@ -127,7 +127,7 @@ def _open_oss(bucket: str, purpose: Purpose) -> ObjectStore:
     return S3Store(  # what the environment says of AWS must not reach it
         bucket=bucket,
         endpoint=endpoint,
-        aws_endpoint_url_s3=endpoint,  # which would win over the other one, were it set for AWS
+        aws_endpoint_url_s3=endpoint,  # which would take precedence over the other one if set for AWS
         region=environment.get("OSS_REGION", "").removeprefix("oss-") or "oss",
         virtual_hosted_style_request=True,
         credential_provider=_oss_credentials,

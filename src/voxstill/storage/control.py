@@ -34,7 +34,7 @@ WAIT_S = 10.0
 _LOOK_S = 0.1
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
-"""In a bucket every look is a request that costs: 720 an hour are $0.0003."""
+"""In a bucket every poll is a request that costs: 720 an hour are $0.0003."""
 _MOST_SHOWN = 500
 """Characters that are shown of a request or of why it is refused."""
 _MOST_BYTES = 4 << 20
@@ -132,7 +132,7 @@ def timestamp() -> str:
 
 
 def merge(standing: Options, new: Options) -> Options:
-    """Put newer options by section over older ones."""
+    """Merge newer options by section over older ones."""
     return {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
 
 
@@ -224,7 +224,7 @@ class Poller(Generic[StatusT]):
             self._take(at, new)
         except VoxstillError as error:
             self.refuse(at, error)
-        except Exception as error:  # a teacher of another package, or a file that was written by hand
+        except Exception as error:  # a teacher of another package, or a file that was written manually
             self.refuse(
                 at,
                 ConfigError("it cannot be understood", code="change-refused", why=f"{type(error).__name__}: {error}"),

@@ -1,4 +1,4 @@
-"""Judgements of labels that people made, `WORK/corrections/`: append-only, and the last one of an utterance counts.
+"""Judgements of labels made by people, `WORK/corrections/`: append-only, and the last one of an utterance counts.
 
 A part is named after what is in it and holds what one writer judged. `voxstill remove` writes the parts that hold a
 removed utterance again, without it.
@@ -31,7 +31,7 @@ MANY_PARTS = 64
 class Correction:
     """One judgement: of which label of which audio, when (UTC, ISO 8601) and by whom.
 
-    `withdrawn` takes back the one before. `text` is what was said, where the judgement is `corrected`.
+    `withdrawn` withdraws the previous one. `text` is what was said, where the judgement is `corrected`.
     """
 
     utterance_id: str

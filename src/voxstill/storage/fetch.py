@@ -36,7 +36,7 @@ _OPEN_PIPES = ("/dev/fd/", "/proc/self/fd/")
 
 
 class RefusedError(DataError):
-    """What lies there is not read, however often that is tried: it is too large, or is not a file."""
+    """An object that is never read, whatever the retries: it is too large, or is not a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Blob:
 
 
 class WebPageError(StorageError):
-    """A web server answers with a page for people, such as a login, in place of what was asked for."""
+    """A web server returns a web page, such as a login, instead of the object."""
 
 
 def read_uri(uri: str, cache: Cache | None = None) -> bytes:

@@ -13,7 +13,7 @@ from voxstill.core.errors import DataError, StorageError, TeacherError
 from voxstill.core.result import NOT_IN_JSON, Result
 
 UNREADABLE = "cannot be read"
-"""The reason of a recording that storage did not give: the next index tries it again."""
+"""The reason of a recording that storage did not return: the next index tries it again."""
 Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards", "mixtures"]
 
 

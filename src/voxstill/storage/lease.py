@@ -1,4 +1,4 @@
-"""One writer for each table: a lease that a process takes, renews and gives back, in a folder as in a bucket.
+"""One writer for each table: a lease that a process acquires, renews and releases, in a folder or a bucket.
 
 A lease is a row of objects, `leases/TABLE/00000001.json` and so on. The newest is the one that counts. It is created,
 never overwritten by another process, so of several that want the lease exactly one gets it. Its holder rewrites it with
@@ -31,9 +31,9 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 BEAT_S = 10.0
-"""Between two beats of a holder."""
+"""Between two heartbeats of a holder."""
 STALE_S = 60.0
-"""A lease without a beat for so long is stale."""
+"""A lease without a heartbeat for this long is stale."""
 _WATCHED_AT_ONCE = 64
 _NAME = re.compile(r"([0-9]{8,18})\.json")
 _MOST_PROCESSES = 1 << 31
@@ -41,7 +41,7 @@ _MOST_PROCESSES = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lease, since when, and its last beat."""
+    """Who holds a lease, since when, and its last heartbeat."""
 
     id: str
     """Of this one holding: random, so that two are never taken for one."""
@@ -54,7 +54,7 @@ class Holder:
     since: str
     """UTC, ISO 8601."""
     beat_s: float
-    """Seconds since 1970 of the last beat, by the clock of the holder."""
+    """Seconds since 1970 of the last heartbeat, by the clock of the holder."""
     beats: int = 0
     is_released: bool = False
 
@@ -96,7 +96,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """StorageError if another process has taken over, or may have, as no beat could be written for long."""
+        """StorageError if another process has taken over, or may have, as no heartbeat could be written for long."""
         if self._successor is not None:
             raise StorageError(
                 f"another process has taken over `{self._table}` in `{self._work.root}`",
@@ -113,7 +113,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Give it back; the next process need not wait."""
+        """Release it; the next process need not wait."""
         self._ends.set()
         self._thread.join()
         if self._successor is not None:
@@ -124,7 +124,7 @@ class Lease:
             for number in _numbers(self._work, self._table):
                 if number < self._number:
                     self._work.delete(_key(self._table, number))
-        except StorageError as error:  # the work itself is done or has its own error; the lease gets stale by itself
+        except StorageError as error:  # the work itself is done or has its own error; the lease expires by itself
             log.warning("lease: %s (%s)", error.what, error.why)
 
     def _beat_until_end(self) -> None:
@@ -156,8 +156,8 @@ def hold(work: Store, table: str, command: str, *, waits: bool = False) -> Itera
 def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Lease:
     """Take the lease of a table: a new one, or one that was given back or is stale. StorageError if it is held.
 
-    With `waits` a holder on another machine has until its lease is stale to show a beat: what a scheduler starts again
-    elsewhere need not be started a third time.
+    With `waits` a holder on another machine has until its lease is stale to show a heartbeat: what a scheduler starts
+    again elsewhere need not be started a third time.
     """
     while True:
         newest = max(_numbers(work, table), default=0)
@@ -174,7 +174,8 @@ def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Le
 def check_free(work: Store, *tables: str) -> None:
     """StorageError if the lease of one of the tables is held.
 
-    A lease that looks stale and was not given back is watched until its holder would have shown a beat: clocks differ.
+    A lease that looks stale and was not given back is watched until its holder would have shown a heartbeat: clocks
+    differ.
     """
     if not tables:
         return
@@ -216,9 +217,9 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
 
 
 def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) -> bool:
-    """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
+    """Whether its heartbeats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
     fresh_s = holder.beat_s + STALE_S - time.time()
-    if fresh_s > 2 * STALE_S:  # its clock is ahead, or was: only its beats say whether it runs
+    if fresh_s > 2 * STALE_S:  # its clock is ahead, or was: only its heartbeats show whether it runs
         fresh_s = 0.0
     if fresh_s > 0 and (not waits or holder.machine == machine()):  # a process that runs here has not stopped
         return False

@@ -1,6 +1,6 @@
 """Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them again.
 
-Which part takes an item depends on the item's name alone. So parts need not talk to each other, and one that is
+Which part takes an item depends on the item's name alone. So parts need no communication, and one that is
 started again continues with its own. The part that finds everything there finishes the table.
 """
 
@@ -120,7 +120,7 @@ def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = T
     others = set(range(1, part.total + 1)) - {part.number}
     for item in left:
         missing.add(part.number_of(item))
-        if missing >= others:  # more cannot be learnt
+        if missing >= others:  # more cannot be found out
             break
     if not missing:
         return is_done

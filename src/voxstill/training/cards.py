@@ -1,4 +1,4 @@
-"""Accelerators by name: what they hold and how fast they are, from the data sheets of their makers."""
+"""Accelerators by name: their memory and speed, from the data sheets of their makers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a training can begin: errors of its configuration are reported before anything heavy is done."""
+"""Whether a training can start: errors of its configuration are reported before anything heavy is done."""
 
 from __future__ import annotations
 

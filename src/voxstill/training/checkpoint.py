@@ -76,7 +76,7 @@ def save(
 def newest(run: RunDir) -> Path | None:
     """The checkpoint to continue from, which is whole: that of `last`, else the newest; None if there is none.
 
-    What is broken is passed over and logged. TrainingError if there are checkpoints and none of them is whole.
+    Broken ones are logged and ignored. TrainingError if there are checkpoints and none of them is whole.
     """
     steps = {folder: step for folder in run.checkpoints.glob("*") if (step := state_file.step_of(folder)) is not None}
     folders = sorted(steps, key=lambda folder: steps[folder], reverse=True)
@@ -196,13 +196,13 @@ def _warn(folder: Path, fault: str) -> None:
 
 
 def _unused(folder: Path) -> Path:
-    """A name with a dot for what is to be removed: one rename, and it is not a checkpoint any more."""
+    """A name with a dot for a checkpoint to remove: after one rename it is not a checkpoint any more."""
     names = (folder.with_name(f".{folder.name}.removed{i or ''}") for i in itertools.count())
     return next(path for path in names if not path.exists())
 
 
 def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
-    """Bring the model to the mean of the weights and buffers of some checkpoints; what is counted is of the first."""
+    """Load the mean of the weights and buffers of some checkpoints into the model; counters are of the first."""
     checkpoints = [load_file(folder / "model.safetensors") for folder in folders]
     mean = {
         name: torch.stack([weights[name].double() for weights in checkpoints]).mean(0).to(value.dtype)
@@ -214,7 +214,7 @@ def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State:
-    """Bring model, optimizer and average to a checkpoint, one that `newest` has chosen."""
+    """Load a checkpoint, one that `newest` has chosen, into model, optimizer and average."""
     saved = state_file.read(folder)
     average.count = saved.averaged
     load_weights(model, folder)
@@ -232,7 +232,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Bring the model to the weights of one checkpoint."""
+    """Load the weights of one checkpoint into the model."""
     _put(model, load_file(folder / "model.safetensors"))
 
 

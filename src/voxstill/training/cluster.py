@@ -34,7 +34,7 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
         ) from None
     resources = ray.cluster_resources()
     kind = "GPU" if resources.get("GPU") else "CPU"
-    if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them for ever
+    if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them forever
         raise ConfigError(
             f"the training needs {num} {kind}s, but the Ray cluster has {there}",
             code="too-few-resources",

@@ -1,4 +1,4 @@
-"""What a training ran on: versions, machine, command line and git commits, as `environment.json` notes them."""
+"""Where a training ran: versions, machine, command line and git commits, as `environment.json` notes them."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _noted_data(run: RunDir) -> Mapping[str, object]:
 
 
 def snapshot(cfg: Config) -> str:
-    """The configuration as YAML that may be shown to anybody: addresses without what signs or opens them."""
+    """The configuration as YAML that may be shown to everyone: addresses without what signs or opens them."""
 
     def plain(value: object) -> object:
         if isinstance(value, dict):

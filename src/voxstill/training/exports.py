@@ -1,4 +1,4 @@
-"""Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, brought elsewhere while
+"""Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, uploaded while
 the training continues."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Exports:
     """A `with` block in which each checkpoint gets a copy in `exports/`, a model folder that `save` writes.
 
     With `train.export_changes` it has the weights that differ from those of `base`. With `train.upload` one thread
-    brings the copies there. What does not get there is logged: it stops no training. The end of the block waits for the
+    uploads the copies. What does not get there is logged: it stops no training. The end of the block waits for the
     copy that is under way.
     """
 

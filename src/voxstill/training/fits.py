@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PROCESS_BYTES = 600 << 20
-"""What a process takes before it has a tensor: its libraries, or on a GPU the CUDA context."""
+"""Memory of a process before it has a tensor: its libraries, or on a GPU the CUDA context."""
 GPU_OVERHEAD, CPU_OVERHEAD = 1.12, 1.35
 """What the allocator takes for a byte of tensors, at most. On CPUs 1.12 to 1.29 were measured; for GPUs it is assumed.
 """

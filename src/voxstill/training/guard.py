@@ -1,4 +1,4 @@
-"""A step that would break the weights is skipped, named and saved; after too many in a row the training stops."""
+"""A step that would break the weights is skipped, logged and saved; after too many in a row the training stops."""
 
 from __future__ import annotations
 

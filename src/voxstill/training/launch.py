@@ -102,7 +102,7 @@ def _launch(
 
 
 def _marked(run: RunDir, command: str) -> AbstractContextManager[None]:
-    """What this process starts is of this experiment."""
+    """Processes that this one starts belong to this experiment."""
     return run_mark.marked(command, str(run.path.absolute()))
 
 

@@ -114,7 +114,7 @@ class LiveOptions:
                 self._change(segment)
 
     def answer(self) -> Mapping[str, object]:
-        """What became of the last request, as `control`, once; empty without a new answer, and on later ranks."""
+        """The outcome of the last request, as `control`, once; empty without a new answer, and on later ranks."""
         status = None if self._poller is None else self._poller.status
         if status is None or status.asked_at == self._told_at:
             return {}

@@ -1,4 +1,4 @@
-"""The loop: a plan's steps become a student. It knows no model and no task by name.
+"""The loop: a plan's steps become a student. It is independent of models and tasks.
 
 A step's loss is a sum divided by counts from the plan, so accumulation and ranks need no collective to be right. All
 randomness is drawn from (seed, step, rank), so resuming needs no generator state.
@@ -393,4 +393,4 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
 
 
 def _no_beat() -> None:
-    """Do nothing: no watchdog waits for a sign of life."""
+    """Do nothing: no watchdog waits for a heartbeat."""

@@ -1,4 +1,4 @@
-"""The metrics of a training, from the small files in which its ranks say how they are."""
+"""The metrics of a training, from the small files in which its ranks report their state."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TrainingMetrics:
         self._is_running = False
 
     def status(self) -> str | None:
-        """What to say where the log is silent: nothing while the ranks make steps, as one of them logs that itself."""
+        """What to log if the log is silent: nothing while the ranks make steps, as one of them logs that itself."""
         newest = max(self._states.values(), key=lambda state: state.at, default=None)
         silent_s = time.time() - (newest.at if newest else self._start)
         if silent_s < SILENCE_S:
@@ -149,7 +149,7 @@ class TrainingMetrics:
             for rank, state in states.items()
             if self._host in (None, state.host) and (_beat(state) != self._before.get(rank) or state.is_alive_here())
         }
-        for rank, state in self._states.items():  # a rank that has left is known as it was last
+        for rank, state in self._states.items():  # a rank that has ended is known by its last state
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))
         if self._first is None:
@@ -157,7 +157,7 @@ class TrainingMetrics:
 
 
 def _beat(state: RankState) -> tuple[object, ...]:
-    """Which sign of life of which process it is; figures such as the loss may be NaN, which equals nothing."""
+    """Which heartbeat of which process it is; figures such as the loss may be NaN, which equals nothing."""
     return state.host, state.pid, state.born, state.at
 
 
