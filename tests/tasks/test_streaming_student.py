@@ -43,7 +43,7 @@ def test_a_length_of_chunks_without_a_streaming_student_is_refused_before_the_tr
 
 def test_a_checkpoint_that_hears_utterances_as_a_whole_is_refused(tmp_path: Path) -> None:
     folder = write_student(tmp_path / "model", "rnnt", "level")
-    with pytest.raises(ConfigError, match=r"student.streaming.*cannot be combined with"):
+    with pytest.raises(ConfigError, match=r"student.streaming.*cannot be used with"):
         recognition.frontend_of(config.load(None, [*STREAMING, f"student.checkpoint={folder}"]), None)
 
 

@@ -157,7 +157,7 @@ def test_a_package_is_known_from_its_installation_to_its_removal_and_searched_fo
     registry.TEACHERS.check_name("passing")
     assert registry.TEACHERS._entry_points() is registry.TEACHERS._entry_points()
     shutil.rmtree(tmp_path / "other_passing-1.0.dist-info")
-    with pytest.raises(ConfigError, match="there is unknown teacher `passing`"):
+    with pytest.raises(ConfigError, match="unknown teacher `passing`"):
         registry.TEACHERS.check_name("passing")
 
 
