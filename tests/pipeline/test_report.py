@@ -83,7 +83,7 @@ def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_th
 
 
 @pytest.mark.parametrize(
-    ("speaker", "said"),
+    ("speaker", "sentence"),
     [
         ("ann", "there is no interval, as all utterances are of one speaker"),
         (None, "over 6 utterances (no speakers"),
