@@ -191,7 +191,7 @@ def measure(name: str, recordings: Sequence[Conversation], diarizer: Diarizer) -
                 missed=shares[0],
                 false_alarm=shares[1],
                 confused=shares[2],
-                number_right=sum(found == true for found, true in counts),
+                number_right=sum(num_found == true for num_found, true in counts),
                 speakers=counts,
                 warned=sum(result.warning is not None for result in results),
                 times_real_time=audio_s / cpu_s,

@@ -5,7 +5,7 @@
 `benchmarks/diarize.py` measures on every second speaker; these conversations are of the others. `conversations.py`
 simulates them over `SHARED/librispeech-unlabelled-30` and the adults of `SHARED/speechocean762-train`: 30 s to 10
 minutes, 1 to 5 speakers, wide-band, with noise of `SHARED/noise-rir`, and over a telephone, with one line for all or
-one for each speaker. Of a part of them the speakers are those whose voices are most alike. Even seeds are for the
+one for each speaker. Of a part of them the speakers are those whose voices are most similar. Even seeds are for the
 choice, odd ones for the check. Prints a table and writes `benchmarks/results/diarize_count.json`.
 """
 
@@ -50,7 +50,7 @@ SHAPES = (
     (600, 2, True),
     (600, 4, False),
 )
-"""Seconds, number of speakers, and whether they are alike."""
+"""Seconds, number of speakers, and whether they are similar."""
 NOISE_DB = (10.0, 25.0)
 SHORTEST_S = 5.0
 _ALIKE = 6
@@ -65,7 +65,7 @@ class Case:
     condition: str
     seconds: int
     number: int
-    alike: bool
+    similar: bool
     seed: int
 
 
@@ -125,7 +125,7 @@ def _row(name: str, results: Sequence[Result]) -> Row:
     at_0, at_250 = SpeakerTime(), SpeakerTime()
     for *_, one_0, one_250 in results:
         at_0, at_250 = at_0 + one_0, at_250 + one_250
-    difference = [found - number for _, found, number, *_ in results]
+    difference = [num_found - number for _, num_found, number, *_ in results]
     right, over, under = (int(sum(np.sign(difference) == sign)) for sign in (0, 1, -1))
     return Row(name, len(results), right, over, under, at_0.rate or 0.0, at_250.rate or 0.0)
 
@@ -135,9 +135,9 @@ def cases(seeds: Sequence[int]) -> Iterator[Case]:
     for seed in seeds:
         for voices in ("librispeech", "speechocean"):
             for condition in CONDITIONS:
-                for seconds, number, alike in SHAPES:
+                for seconds, number, similar in SHAPES:
                     if seconds <= 60 or (voices == "librispeech" and (seconds <= 180 or seed < 2)):
-                        yield Case(voices, condition, seconds, number, alike, seed)
+                        yield Case(voices, condition, seconds, number, similar, seed)
 
 
 def voices_of(shared: Path) -> dict[str, Clips]:
@@ -173,7 +173,7 @@ class Simulator:
         clips = self.voices[case.voices]
         names = list(clips)
         chosen = rng.permutation(len(names))
-        if case.alike:
+        if case.similar:
             voice_SE = self.embedding[case.voices]
             chosen[1:] = np.argsort(-(voice_SE @ voice_SE[chosen[0]]))[1:]
             rng.shuffle(chosen[1:_ALIKE])

@@ -82,10 +82,10 @@ def measured(fault: Fault) -> dict[str, Any]:
     try:
         with fault.induced():
             before = fault.speed()
-            told = fault.ask()
-            first = told.checks[0]
+            expected = fault.ask()
+            first = expected.checks[0]
             row |= {"first": first["name"], "state": first["state"], "found": first["found"], "fix": first["fix"]}
-            row |= {"named_first": first["name"] == fault.check and first["state"] != "ok", "seconds": told.seconds}
+            row |= {"named_first": first["name"] == fault.check and first["state"] != "ok", "seconds": expected.seconds}
             with fault.mended(first["fix"]):
                 after = fault.speed()
                 again = fault.ask()

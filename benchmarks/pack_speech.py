@@ -226,10 +226,10 @@ def aligned_words(clips: Path, begins_ms: Mapping[str, float]) -> Iterator[Span]
         decoder.start_utt()
         decoder.process_raw(samples_T.tobytes(), full_utt=True)
         decoder.end_utt()
-        said = [segment for segment in decoder.seg() or () if not segment.word.startswith(("<", "[", "(", "+"))]
-        if [segment.word.partition("(")[0] for segment in said] == tokens:
+        segments = [segment for segment in decoder.seg() or () if not segment.word.startswith(("<", "[", "(", "+"))]
+        if [segment.word.partition("(")[0] for segment in segments] == tokens:
             begin = begins_ms[stem]
-            frames = ((segment.start_frame, segment.end_frame + 1) for segment in said)
+            frames = ((segment.start_frame, segment.end_frame + 1) for segment in segments)
             yield from ((begin + start * FRAME_MS, begin + end * FRAME_MS) for start, end in frames)
 
 

@@ -422,7 +422,7 @@ def children(pid: int) -> list[int]:
     """The processes that a process has started, and theirs."""
     listed = Path(f"/proc/{pid}/task").glob("*/children")
     direct = [int(child) for path in listed for child in path.read_text().split()]
-    return [found for child in direct for found in (child, *children(child))]
+    return [descendant for child in direct for descendant in (child, *children(child))]
 
 
 if __name__ == "__main__":

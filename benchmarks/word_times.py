@@ -102,8 +102,8 @@ def synthetic(experiment: Path, work: Path) -> Iterator[tuple[str, Mapping[str, 
     from voxstill.storage.tables import read
     from voxstill.synthesis.voices import speak
 
-    made = json.loads((work / "corpus/made.json").read_text())
-    commands = corpus.draw(Demo(**{k: v for k, v in made.items() if k != "seed"}), made["seed"])
+    demo = json.loads((work / "corpus/made.json").read_text())
+    commands = corpus.draw(Demo(**{k: v for k, v in demo.items() if k != "seed"}), demo["seed"])
     commands = [command for command in commands if command.split != "train"]
     spoken = zip(commands, speak([command.speech for command in commands]), strict=True)
     timed = [(command, true_words(command, speech)) for command, speech in spoken if speech.words]

@@ -205,7 +205,8 @@ def write_onnx(student: Path, folder: Path) -> Path:
         def forward(self, audio_signal: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
             mask_BF = frame_mask(length, audio_signal.shape[2])
             logits_BFV = self.model(input_features=audio_signal.transpose(1, 2), attention_mask=mask_BF).logits
-            return logits_BFV.log_softmax(-1)
+            logprobs_BFV: torch.Tensor = logits_BFV.log_softmax(-1)
+            return logprobs_BFV
 
     folder.mkdir()
     pieces = Vocabulary.load(student).pieces

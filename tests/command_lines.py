@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from voxstill import cli
@@ -13,8 +13,8 @@ def parse(arguments: Sequence[str]) -> tuple[Command, CommonOptions, dict[str, A
     """The command, its common options and its own ones; SystemExit where the line is wrong."""
     parsed: list[tuple[Command, CommonOptions, dict[str, Any]]] = []
 
-    def keep(command: Command, options: CommonOptions, values: dict[str, Any]) -> int:
-        parsed.append((command, options, values))
+    def keep(command: Command, options: CommonOptions, values: Mapping[str, object]) -> int:
+        parsed.append((command, options, dict(values)))
         return 0
 
     try:

@@ -46,7 +46,7 @@ class Family:
 def family(*folders: Path) -> Iterator[Family]:
     """A run of voxstill on folders, or without any, another program."""
     environment = {name: text for name, text in os.environ.items() if name != run_mark.VARIABLE}
-    command = [sys.executable, FAMILY, *folders]
+    command = [sys.executable, str(FAMILY), *map(str, folders)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, start_new_session=True)
     assert parent.stdout is not None
     children = [Process.of(pid) for pid in json.loads(parent.stdout.readline())]

@@ -62,7 +62,7 @@ def gathered(model: Any, step: StepInputs, divided_by: int = 1) -> Tensor:
     likeness = config.contrastive_logits_temperature
     loss_BM, *_ = contrastive.info_nce(predicted_BMD, targets_BMD, code_BM, step.negative_BMK, likeness)
     unused = 1 - contrastive.perplexity(probs_BMGV, weight_BM) / probs_BMGV[0, 0].numel()
-    loss = (loss_BM * weight_BM).sum() + config.diversity_loss_weight * unused * weight_BM.sum()
+    loss: Tensor = (loss_BM * weight_BM).sum() + config.diversity_loss_weight * unused * weight_BM.sum()
     return loss / divided_by
 
 

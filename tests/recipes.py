@@ -8,6 +8,7 @@ from pathlib import Path
 from voxstill.core import legacy
 from voxstill.core.config import Config
 from voxstill.core.records import fingerprint
+from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
 from voxstill.pipeline import recipes as named
 from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
@@ -23,7 +24,7 @@ LABELS = LabelFigures(recipe="labels", sha256="0")
 
 def recipes(cfg: Config) -> dict[str, str]:
     """Name of the table, or experiment, of each kind; `cfg.work` is a folder to be written to."""
-    recipe = named.utterances_recipe(cfg)
+    recipe = utterances_recipe(cfg)
     indexed = Path(cfg.work) / "utterances"
     Store(cfg.work).write_json(f"utterances/{recipe}/_SUCCESS.json", UTTERANCES.to_dict())
     unlabelled = named.unlabelled_recipe(cfg)

@@ -9,7 +9,7 @@ import struct
 import wave
 
 from voxstill.core.version import __version__
-from voxstill.evaluation.report.html import Comparison, EvaluatedUtterance, Facts, Role
+from voxstill.evaluation.report.html import Comparison, EvaluatedUtterance, Facts, Group, Role
 from voxstill.filtering.rules import RULES
 from voxstill.scoring.words import align
 
@@ -57,7 +57,7 @@ def example() -> Facts:
             "heard": [{"role": role, "wer": counts.rate, "pairs": pairs} for role, (counts, pairs) in alignments],
         }
 
-    def groups(names: list[str]) -> list[dict[str, object]]:
+    def groups(names: list[str]) -> list[Group]:
         return [
             {
                 "name": name,
@@ -201,12 +201,12 @@ def comparison() -> Comparison:
             for i in range(3)
         ],
         "equal": [[None, 0.66, 0.8], [0.66, None, 0.75], [0.8, 0.75, None]],
-        "apart": [[None, 0.22, 0.13], [0.235, None, 0.1], [0.12, 1.4, None]],
+        "distances": [[None, 0.22, 0.13], [0.235, None, 0.1], [0.12, 1.4, None]],
         "disputed": [
             {
                 "id": f"george-{i}",
                 "about": "george",
-                "said": i > 0,
+                "has_reference": i > 0,
                 "versions": [
                     {"number": n, "wer": counts.rate, "pairs": pairs}
                     for n, (counts, pairs) in enumerate((align(reference, words) for words in versions), start=1)

@@ -206,7 +206,7 @@ class _OssHandler(Handler):
             return
         headers = {"ETag": _etag(data), "Last_Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
         if self.headers.get("If-None-Match") == _etag(data):
-            self.answer(304, **headers)
+            self.answer(304, b"", **headers)
         elif match := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
             start, end = int(match[1]), min(int(match[2]) + 1, len(data))
             if start >= len(data):
@@ -215,7 +215,7 @@ class _OssHandler(Handler):
                 content_range = f"bytes {start}-{end - 1}/{len(data)}"
                 self.answer(206, data[start:end], Content_Range=content_range, **headers)
         elif self.command == "HEAD":
-            self.answer(200, Content_Length=str(len(data)), **headers)
+            self.answer(200, b"", Content_Length=str(len(data)), **headers)
         else:
             self.answer(200, data, **headers)
 

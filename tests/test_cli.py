@@ -21,8 +21,10 @@ from voxstill.core.errors import ConfigError, DataError, StorageError, TeacherEr
 from voxstill.core.explanations import as_text, explanations
 from voxstill.pipeline import options
 
-HEAVY = ("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx")
-HEAVY += ("obstore", "lightning_fabric", "jinja2", "rich", "numba", "llvmlite")
+HEAVY = (
+    *("torch", "ray", "vllm", "transformers", "pyarrow", "numpy", "av", "soundfile", "onnxruntime", "pocketsphinx"),
+    *("obstore", "lightning_fabric", "jinja2", "rich", "numba", "llvmlite"),
+)
 HELP = {"rich"}
 """What the help is drawn by."""
 
@@ -251,7 +253,9 @@ def test_init_prints_a_configuration(capsys: pytest.CaptureFixture[str], tmp_pat
     _, out, _ = run(capsys, "init")
     file = tmp_path / "my.yaml"
     file.write_text(out)
-    assert config.load(str(file)).source.uri == "path/to/audio"
+    source = config.load(str(file)).source
+    assert isinstance(source, config.Source)
+    assert source.uri == "path/to/audio"
 
 
 def test_init_overwrites_a_file_only_with_yes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -345,7 +349,7 @@ def test_control_c_while_the_commands_are_loaded_is_130_without_a_traceback(
     with monkeypatch.context() as patch:
         patch.setattr(importlib, "import_module", interrupted)
         code = cli.main(["explain"])
-    assert (code, *capsys.readouterr()) == (130, "", "interrupted before the command began\n")
+    assert (code, *capsys.readouterr()) == (130, "", "interrupted before the command started\n")
 
 
 def test_only_commands_that_resume_say_so() -> None:

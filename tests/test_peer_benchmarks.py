@@ -49,9 +49,11 @@ def test_a_file_that_two_processes_have_mapped_counts_once_in_the_memory_of_both
     assert together == pytest.approx(2 * alone - files_mb, abs=3)
 
 
-def test_lines_of_a_recipe_are_those_that_do_something(peers: ModuleType, tmp_path: Path) -> None:
+def test_lines_of_a_recipe_are_those_that_do_something(
+    peers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "recipes").mkdir()
-    peers.HERE = tmp_path
+    monkeypatch.setattr(peers, "HERE", tmp_path)
     (tmp_path / "recipes/a.yaml").write_text("# What it is.\na: 1\n\nb:\n  c: 2  # two\n")
     (tmp_path / "recipes/a.py").write_text(
         '"""Two\n\nlines."""\n\nx = 1\n\n\ndef f():\n    """One."""\n    # why\n    return x\n'

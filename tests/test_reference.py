@@ -19,7 +19,7 @@ REFERENCE = ROOT / "docs/reference"
     [
         ("options", ["reference/options.md", "zh/reference/options.md"]),
         ("commands", ["reference/commands.md"]),
-        ("errors", ["reference/errors.md"]),
+        ("errors", ["reference/errors.md", "zh/reference/errors.md"]),
         ("formats", ["reference/formats.md"]),
     ],
 )

@@ -28,7 +28,7 @@ SEARCHES = {
     "": {"hallucination": "filter/"},
     "zh/": {
         "伪标签": "zh/how-to/human-labels/",
-        "说话人": "zh/reference/glossary/#数据",
+        "说话人日志": "zh/reference/glossary/#数据",
         "热词": "zh/reference/options/#decode",
         "断点续跑": "zh/how-to/resume/",
         "标注": "zh/how-to/whisper/",

@@ -35,9 +35,10 @@ TEXTS = ("ba du ko", "mi ba", "ko du mi ba", "du mi ko")
 
 def speak(text: str, seed: int = 0) -> tuple[NDArray[np.int16], tuple[Word, ...]]:
     """Samples and word times of a text: each word is a tone, with a pause around it, in faint noise."""
-    words, at = [], PAUSE_MS
-    for word in text.split():
-        words.append(Word(text=word, start_ms=at, end_ms=at + WORD_MS))
+    words: list[Word] = []
+    at = PAUSE_MS
+    for spelled in text.split():
+        words.append(Word(text=spelled, start_ms=at, end_ms=at + WORD_MS))
         at += WORD_MS + PAUSE_MS
     samples_T = np.random.default_rng(seed).normal(0, 30, pcm.ms_to_samples(at))
     for word in words:
@@ -152,7 +153,8 @@ def voiced(word: str, speaker: str, seed: int) -> NDArray[np.int16]:
     samples_T = samples_T[: len(samples_T) - int(random.integers(0, 1500))]
     place_T = np.arange(len(samples_T))
     hum_T = 3000 * np.sin(2 * np.pi * HUMS_HZ[speaker] * (place_T / RATE_HZ + random.random()))
-    return (samples_T + hum_T).astype(np.int16)
+    mixed_T: NDArray[np.int16] = (samples_T + hum_T).astype(np.int16)
+    return mixed_T
 
 
 def write_voices(

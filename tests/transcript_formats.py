@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 
-import httpx
 import numpy as np
 import openai
 import soundfile
@@ -56,7 +55,7 @@ def texts(client: openai.OpenAI, model: str, data: bytes) -> Mapping[str, str]:
 
 def client_of(url: str, key: str) -> openai.OpenAI:
     """The official client, which asks once and waits."""
-    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=httpx.Timeout(1200))
+    return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=1200)
 
 
 def _of_cues(subtitles: str) -> str:

@@ -1,8 +1,9 @@
-"""Writes `docs/reference/errors.md`: each code with its explanation and the messages that have it, out of the code.
+"""Writes `docs/reference/errors.md` and the Chinese page beside it: each code with its explanation and its messages.
 
     python tools/errors_page.py
 
-A test compares the page with what this writes.
+The messages are those of the code, and the Chinese is in `tools/errors_zh.toml`. A test compares the pages with what
+this writes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import ast
 import errno
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,36 +21,36 @@ from voxstill.core.explanations import explanations
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/voxstill"
-PAGE = ROOT / "docs/reference/errors.md"
+DOCS = ROOT / "docs"
 HEAD = """# Errors
 
-Every error says what is wrong, why, and how to mend it. Its last line names its code, and `voxstill explain CODE`
-prints what is said of that code here. In Python the kinds are classes of `voxstill`, with `what`, `code`, `why`, `fix`
-and `exit_code`. Where a message has a name or a number, it stands here as `…`.
+Every error says what is wrong, why, and how to fix it. Its last line has its code, and `voxstill explain CODE` prints
+the explanation of that code on this page. In Python the kinds are classes of `voxstill`, with `what`, `code`, `why`,
+`fix` and `exit_code`. Names and numbers in a message are shown as `…`.
 
 This page is written by `tools/errors_page.py` out of the code.
 
 ## Kinds
 
 The exit code of a command is that of the kind of its error. 2 is also that of a wrong command line, 1 that of anything
-unforeseen, and 130 that of an interrupted command, whose message has no code: there is nothing to mend.
+unforeseen, and 130 that of an interrupted command, whose message has no code: there is nothing to fix.
 
 | kind | exit code | what it means |
 |---|---|---|
 """
 KINDS = {
-    "ConfigError": """Nothing was begun. The message names the option or the argument: [options](options.md),
+    "ConfigError": """Nothing was started. The message has the option or the argument: [options](options.md),
 [commands](commands.md).""",
     "DataError": """Something makes a step impossible: no audio at all, a table that is missing, broken or of another
-recipe. A single bad file is never an error of this kind: it is a row with its reason in the table. `voxstill verify
-WORK` finds what is broken, and `--repair` mends it: [how](../how-to/resume.md).""",
-    "StorageError": """A disk is full, a right is missing, a bucket or a web server does not answer. What was written is
-whole, so the same command goes on once that is mended: [how](../how-to/resume.md).""",
-    "TeacherError": """The teacher could not be loaded, or failed on everything that it was given. Single utterances
+recipe. A single bad file never causes an error of this kind: it is a row with its reason in the table. `voxstill verify
+WORK` finds what is broken, and `--repair` repairs it: [how](../how-to/resume.md).""",
+    "StorageError": """A disk is full, a permission is missing, a bucket or a web server does not respond. What was
+written is complete, so the same command resumes when the cause is fixed: [how](../how-to/resume.md).""",
+    "TeacherError": """The teacher could not be loaded, or failed on all utterances. Single utterances
 that it fails on are rows with their reason. See [teachers](../teachers.md).""",
-    "TrainingError": """The training cannot start, or cannot go on. Checkpoints stay, and the same command resumes from
+    "TrainingError": """The training cannot start or continue. Checkpoints are kept, and the same command resumes from
 the newest. See [training](../training.md#failures-during-training).""",
-    "ClusterError": """Machines or processes of the cluster are gone, or cannot be had. Finished work is safe; run the
+    "ClusterError": """Machines or processes of the cluster are lost or not available. Finished work is safe; run the
 same command again. See [clusters](../cluster.md).""",
     "VoxstillError": "An error of no other kind.",
 }
@@ -70,16 +72,62 @@ class Place:
     fix: str
 
 
-def page() -> str:
+@dataclass(frozen=True)
+class Wording:
+    """The words of the page in one language, and its folder. Messages and fixes are those of the code in each."""
+
+    folder: Path
+    head: str
+    codes: str
+    kind: str
+    semicolon: str
+    columns: Sequence[str]
+    passed_on: str
+    kinds: Mapping[str, str]
+    explanations: Mapping[str, str]
+
+    @property
+    def page(self) -> Path:
+        """The file of the page."""
+        return self.folder / "reference/errors.md"
+
+
+def english() -> Wording:
+    """The words of this file and of the code."""
+    return Wording(
+        folder=DOCS,
+        head=HEAD,
+        codes="Codes",
+        kind="`{kind}`, exit code {exit_code}",
+        semicolon="; ",
+        columns=("message", "fix"),
+        passed_on="## Passed on\n\nThese messages have the code of the error that they pass on.\n",
+        kinds=KINDS,
+        explanations=_EXPLANATIONS,
+    )
+
+
+def chinese() -> Wording:
+    """The words of `tools/errors_zh.toml`; SystemExit where its kinds and codes are not those of the code."""
+    path = ROOT / "tools/errors_zh.toml"
+    wording = Wording(folder=DOCS / "zh", **tomllib.loads(path.read_text(encoding="utf-8")))
+    wanted, translated = {*KINDS, *_EXPLANATIONS}, {*wording.kinds, *wording.explanations}
+    if wanted != translated:
+        sys.exit(f"{path.name} lacks {sorted(wanted - translated)} and has stale {sorted(translated - wanted)}")
+    return wording
+
+
+def page(wording: Wording) -> str:
     """The page, as Markdown."""
     everywhere = places()
-    lines = [HEAD + "\n".join(f"| `{kind}` | {_exit_code(kind)} | {_cell(text)} |" for kind, text in KINDS.items())]
-    lines += ["", "## Codes", ""]
-    for code, explanation in _EXPLANATIONS.items():
+    kinds = [f"| `{kind}` | {_exit_code(kind)} | {_cell(wording.kinds[kind])} |" for kind in KINDS]
+    lines = [wording.head + "\n".join(kinds), "", f"## {wording.codes}", ""]
+    for code in _EXPLANATIONS:
         own = [place for place in everywhere if code in place.codes]
-        lines += [f"### {code}", "", _kinds_of(code, own), "", explanation, "", *_table(own)]
-    passed_on = _table([place for place in everywhere if PASSED_ON in place.codes])
-    lines += ["## Passed on", "", "These messages have the code of the error that they pass on.", "", *passed_on]
+        lines += [f"### {code}", "", _kinds_of(code, own, wording), "", wording.explanations[code].strip(), ""]
+        lines += _table(own, wording)
+    passed_on = _table([place for place in everywhere if PASSED_ON in place.codes], wording)
+    lines += [wording.passed_on, *passed_on]
     return "\n".join(lines)
 
 
@@ -122,22 +170,22 @@ def _codes(node: ast.expr, tree: ast.Module) -> set[str]:
     return {code for code in _EXPLANATIONS if code in constants} | _SYSTEM_CODES
 
 
-def _kinds_of(code: str, own: list[Place]) -> str:
+def _kinds_of(code: str, own: list[Place], wording: Wording) -> str:
     """The kinds of the errors that have a code, or that have it where none is passed."""
     kinds = [kind for kind in KINDS if getattr(errors, kind).code == code or kind in {place.kind for place in own}]
-    return "; ".join(f"`{kind}`, exit code {_exit_code(kind)}" for kind in kinds)
+    return wording.semicolon.join(wording.kind.format(kind=kind, exit_code=_exit_code(kind)) for kind in kinds)
 
 
 def _exit_code(kind: str) -> int:
     return int(getattr(errors, kind).exit_code)
 
 
-def _table(own: list[Place]) -> list[str]:
+def _table(own: list[Place], wording: Wording) -> list[str]:
     rows = {(text, place.fix) for place in own for text in place.texts}
     if not rows:
         return []
     lines = [f"| {_cell(text)} | {_cell(fix)} |" for text, fix in sorted(rows)]
-    return ["| message | fix |", "|---|---|", *lines, ""]
+    return [f"| {' | '.join(wording.columns)} |", "|---|---|", *lines, ""]
 
 
 def _texts(node: ast.expr) -> Iterator[str]:
@@ -160,4 +208,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1] if len(sys.argv) > 1 else PAGE).write_text(page(), encoding="utf-8")
+    for language, output in zip((english, chinese), sys.argv[1:] or (None, None), strict=False):
+        words = language()
+        Path(output or words.page).write_text(page(words), encoding="utf-8")

@@ -90,8 +90,8 @@ def recognition() -> list[Panel]:
         side: 100 * fmean(run[side]["by_dataset"]["strings"]["wer"] for run in digits)
         for side in ("teacher", "student")
     }
-    found = _figures("train_quality")["found"]
-    trained = {name: 100 * fmean(run["wer"] for run in runs) for name, runs in found.items()}
+    runs_by_name = _figures("train_quality")["found"]
+    trained = {name: 100 * fmean(run["wer"] for run in runs) for name, runs in runs_by_name.items()}
     orders = []
     for run in _figures("coffee"):
         refused = {side: 100 * share for side, share in run["refused"].items()}

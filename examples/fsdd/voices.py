@@ -53,8 +53,8 @@ def main() -> None:
         for (accent, variant, digit, _), rng in zip(keys, chances, strict=True)
     ]
     lines = []
-    said = synthesize(jobs, processes=os.cpu_count() or 1)
-    for (accent, variant, digit, time), rng, samples_T in zip(keys, chances, said, strict=True):
+    speech = synthesize(jobs, processes=os.cpu_count() or 1)
+    for (accent, variant, digit, time), rng, samples_T in zip(keys, chances, speech, strict=True):
         name = f"{digit}_{accent}-{variant}_{time}"
         (args.output / f"audio/{name}.flac").write_bytes(codec.encode(recorded(samples_T, rng), "flac"))
         row = {"id": name, "audio": f"audio/{name}.flac", "text": digit, "speaker": f"{accent}-{variant}"}

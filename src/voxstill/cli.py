@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # of printing: `execute` reports those of commands
         return _report_unprinted(error)
     except KeyboardInterrupt:  # `execute` and Typer report those after the files of the commands are loaded
-        print("interrupted before the command began", file=sys.stderr)  # noqa: T201
+        print("interrupted before the command started", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return 0
 
@@ -73,7 +73,7 @@ def application(run: Run | None = None) -> typer.Typer:
     run = run or execute
     top = typer.Typer(
         cls=ShellGroup,
-        help="Distil a large speech recogniser into a small one of your own.",
+        help="Distil a large speech recogniser into a small one.",
         epilog="Start with `voxstill demo`, then `voxstill init > my.yaml` and `voxstill run my.yaml`.",
         context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
@@ -195,13 +195,13 @@ def _execute(command: Command, options: CommonOptions, values: Mapping[str, obje
             f"cannot use `{error.filename}`" if error.filename else "a file cannot be read or written",
             code=system_code(error),
             why=error.strerror or str(error),
-            fix="check the path, the rights and the free space; the same command goes on where this one stopped",
+            fix="check the path, the permissions and the free space; the same command resumes where this one stopped",
         )
         monitor.show_error(str(message), message.code)
         monitor.log.debug("where it happened", exc_info=error)
         return message.exit_code
     except KeyboardInterrupt:
-        again = "goes on where this one stopped" if command.resumes else "starts from the beginning"
+        again = "resumes where this one stopped" if command.resumes else "starts from the beginning"
         monitor.show_error(f"interrupted: the same command {again}")
         return INTERRUPTED
     if result is None:
@@ -241,7 +241,7 @@ def _report_unprinted(error: OSError) -> int:
         "the output cannot be written",
         code=system_code(error),
         why=error.strerror or str(error),
-        fix="free space, or send it elsewhere",
+        fix="free some space, or write it elsewhere",
     )
     sys.stdout = None  # else Python fails again when it flushes the rest at the end
     with contextlib.suppress(OSError):

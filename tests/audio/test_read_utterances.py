@@ -140,16 +140,16 @@ def test_the_index_is_read_once_and_only_for_a_file_of_another_time(
     monkeypatch.setattr(tables, "parts", counted)
     contents = pickle.loads(pickle.dumps(ContentHashes(work.root)))
 
-    def heard() -> list[bool]:
+    def is_read() -> list[bool]:
         answers = read_utterances.samples([wanted], contents=contents)
         return [not isinstance(answer, DataError) for _, answer in answers]
 
-    assert (heard(), num_reads) == ([True], 0)
+    assert (is_read(), num_reads) == ([True], 0)
     for ns in (1, 2):
         os.utime(path, ns=(ns, ns))
-        assert (heard(), num_reads) == ([True], 1)
+        assert (is_read(), num_reads) == ([True], 1)
     path.write_bytes(codec.encode(RAMP_T[::-1].copy(), "wav"))
-    assert (heard(), num_reads) == ([False], 1)
+    assert (is_read(), num_reads) == ([False], 1)
 
 
 def test_an_object_that_changed_since_it_was_listed_is_an_error(bucket: Store) -> None:

@@ -146,10 +146,10 @@ def test_packed_spans_hold_all_spans_and_are_as_few_as_can_be(
 
 def test_stretches_of_real_speech_are_packed_up_to_the_target(shared_data: Callable[[str], Path]) -> None:
     samples_T = recording(shared_data, 5)
-    apart = vad.segment(samples_T, Segment(max_ms=20_000))
+    unpacked = vad.segment(samples_T, Segment(max_ms=20_000))
     packed = vad.segment(samples_T, Segment(max_ms=20_000, target_ms=20_000))
-    assert packed == vad.pack(apart, 20_000)
-    assert len(packed) < len(apart) / 2
+    assert packed == vad.pack(unpacked, 20_000)
+    assert len(packed) < len(unpacked) / 2
     short_T = samples_T[: 16_000 * 15]  # not longer than `max_ms`
     assert vad.segment(short_T, Segment(max_ms=20_000, target_ms=1_000)) == [(0, 15_000)]
 

@@ -13,5 +13,5 @@ from voxstill.core.errors import ConfigError
 )
 def test_an_address_that_cannot_be_used_names_the_way_out(host: str, port: int) -> None:
     with pytest.raises(ConfigError, match="cannot listen at") as caught:
-        listening(host, port, fix="take another --port")
-    assert caught.value.fix == "take another --port"
+        listening(host, port, fix="use another --port")
+    assert caught.value.fix == "use another --port"

@@ -36,7 +36,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Lines:
 
 def test_a_command_that_hangs_says_so_again_and_again(lines: Lines) -> None:
     with heartbeat.running("label"):
-        until(lambda: lines.num(r"label: at work for 0:0\d; nothing new for 0:0\d") > 1)
+        until(lambda: lines.num(r"label: running for 0:0\d; nothing new for 0:0\d") > 1)
 
 
 def test_a_step_that_hangs_says_how_far_it_is(lines: Lines) -> None:
@@ -51,7 +51,7 @@ def test_while_others_log_nothing_is_added(lines: Lines) -> None:
         while time.monotonic() < give_up_at:
             monitor.log.info("a message")
             time.sleep(0.01)
-    assert lines.num("at work") == 0
+    assert lines.num("running for") == 0
 
 
 def test_one_who_waits_for_others_says_nothing(lines: Lines) -> None:

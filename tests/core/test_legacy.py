@@ -198,7 +198,7 @@ def test_tables_of_0_1_are_found_through_the_whole_chain_and_none_is_made_again(
     assert content(cfg) == before
     lines = capsys.readouterr().err.splitlines()
     for kind in STEPS:
-        [message] = [line for line in lines if f"an earlier version made or began these {kind}" in line]
+        [message] = [line for line in lines if f"an earlier version made or started these {kind}" in line]
         assert names[kind] in message
 
 
@@ -271,7 +271,7 @@ def test_an_experiment_that_0_1_began_goes_on_to_the_same_bits(
     run.last.symlink_to(next(run.checkpoints.glob("*step=2")).name)
     start_logging()
     assert train(cfg).path == str(run.path)
-    assert f"version 0.1 began `{run.path}`" in capsys.readouterr().err
+    assert f"version 0.1 started `{run.path}`" in capsys.readouterr().err
     again = load_file(run.model / "model.safetensors")
     assert all(torch.equal(again[name], weights[name]) for name in weights)
     assert [path.name for path in run.path.parent.iterdir()] == [run.path.name]

@@ -23,15 +23,21 @@ def waits_of(loader: LoaderTimes, core_wait_s: float = 0.0) -> Waits:
 @pytest.mark.parametrize(
     ("spent", "message"),
     [
-        (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the model is the limit"),
-        (LoaderTimes(waited_s=60, read_s=120, decode_s=60), "storage is the limit of the training: it waited 60.0%"),
+        (LoaderTimes(waited_s=1, read_s=90, decode_s=5), "the bottleneck is the model"),
+        (
+            LoaderTimes(waited_s=60, read_s=120, decode_s=60),
+            "storage is the bottleneck of the training: it waited 60.0%",
+        ),
         (LoaderTimes(waited_s=11, read_s=1, decode_s=4), "epochs are so short"),
-        (LoaderTimes(waited_s=4, decode_s=4), "the model is the limit, not the data: it waited 4.0%"),
+        (LoaderTimes(waited_s=4, decode_s=4), "the bottleneck is the model, not the data: it waited 4.0%"),
         (LoaderTimes(waited_s=60, read_s=20, decode_s=170), "a worker read 10% of the time and decoded 85%"),
-        (LoaderTimes(waited_s=60, read_s=20, decode_s=120, prepare_s=20), "decoding is the limit of the training"),
-        (LoaderTimes(waited_s=40, read_s=2, decode_s=6, prepare_s=83), "augmentation is the limit of the training"),
-        (LoaderTimes(waited_s=40, read_s=2, decode_s=6, transfer_s=60, prepare_s=20), "transfer is the limit"),
-        (LoaderTimes(waited_s=60, decode_s=170, core_wait_s=120), "the machine is the limit"),
+        (LoaderTimes(waited_s=60, read_s=20, decode_s=120, prepare_s=20), "decoding is the bottleneck of the training"),
+        (
+            LoaderTimes(waited_s=40, read_s=2, decode_s=6, prepare_s=83),
+            "augmentation is the bottleneck of the training",
+        ),
+        (LoaderTimes(waited_s=40, read_s=2, decode_s=6, transfer_s=60, prepare_s=20), "transfer is the bottleneck"),
+        (LoaderTimes(waited_s=60, decode_s=170, core_wait_s=120), "the machine is the bottleneck"),
     ],
 )
 def test_the_bottleneck_of_a_run_is_named(spent: LoaderTimes, message: str) -> None:

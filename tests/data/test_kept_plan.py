@@ -88,15 +88,15 @@ def test_training_goes_on_from_any_step_with_the_batches_of_the_plan_from_the_st
         tempo_N=tempo_N,
     )
     path = tmp_path_factory.mktemp("plans") / "corpus/epoch.plan"
-    made, first, resumed = make(), kept_plan(path, make), kept_plan(path, make)
+    original, first, resumed = make(), kept_plan(path, make), kept_plan(path, make)
     assert not is_written(path, make)
-    assert_equal(made, first)
-    assert_equal(made, resumed)
-    assert made.sha256() == resumed.sha256()
+    assert_equal(original, first)
+    assert_equal(original, resumed)
+    assert original.sha256() == resumed.sha256()
     ranks = data.draw(st.sampled_from([n for n in (1, 2, 3, 4, 8) if cfg.batches_per_step % n == 0]))
-    for step in range(data.draw(st.integers(0, made.steps)), made.steps):
+    for step in range(data.draw(st.integers(0, original.steps)), original.steps):
         for rank in range(ranks):
-            of_plan, of_kept = made.batches_of(step, rank, ranks), resumed.batches_of(step, rank, ranks)
+            of_plan, of_kept = original.batches_of(step, rank, ranks), resumed.batches_of(step, rank, ranks)
             assert [batch.tolist() for batch in of_plan] == [batch.tolist() for batch in of_kept]
 
 
@@ -135,13 +135,13 @@ def test_a_damaged_or_truncated_file_is_noticed_and_replaced(
 ) -> None:
     path = tmp_path_factory.mktemp("plans") / "epoch.plan"
     make = arguments(some_lengths(40), Plan(budget_ms=20_000))
-    made = kept_plan(path, make)
+    original = kept_plan(path, make)
     whole = path.read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
     flipped = whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7))]) + whole[place + 1 :]
     damaged = data.draw(st.sampled_from([flipped, whole[:place], whole[:place] + bytes(len(whole) - place) + b"0"]))
     path.write_bytes(damaged)
-    assert_equal(kept_plan(path, make), made)
+    assert_equal(kept_plan(path, make), original)
     assert path.read_bytes() == whole
 
 

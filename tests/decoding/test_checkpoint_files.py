@@ -28,7 +28,7 @@ def test_a_name_on_the_hub_may_hold_its_revision(
 
 
 def test_two_revisions_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="names a revision"):
+    with pytest.raises(ConfigError, match="contains a revision"):
         checkpoint_files.split_revision("owner/name@v1", "v2")
 
 

@@ -81,9 +81,12 @@ def test_the_words_that_were_searched_are_never_worse_than_before(seed: int, tmp
 def test_other_weights_of_a_fusion_are_as_if_it_was_made_with_them(tmp_path: Path) -> None:
     model = model_of(SPOKEN, tmp_path)
     for boost in ((), ("one two",)):
-        made = fusion.fusion(PIECES, model, 0.5, 1.5, boost, 2.0)
+        fused_model = fusion.fusion(PIECES, model, 0.5, 1.5, boost, 2.0)
         for weights in ((0.0, 0.0), (0.0, 1.0), (2.0, 0.0)):
-            expected, got = fusion.fusion(PIECES, model, *weights, boost, 2.0), fusion.with_weights(made, *weights)
+            expected, got = (
+                fusion.fusion(PIECES, model, *weights, boost, 2.0),
+                fusion.with_weights(fused_model, *weights),
+            )
             assert got.plain == expected.plain
             for seed, text in enumerate(SPOKEN):
                 logprobs_FV = emission(text, seed, 3.0)

@@ -105,7 +105,7 @@ def test_the_name_of_its_labels_follows_from_what_it_computes(target: Path) -> N
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"language": "en"}, {"num_beams": 2}], ids=str)
 def test_options_without_a_use_are_refused(target: Path, options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="has no use"):
+    with pytest.raises(ConfigError, match="has no effect"):
         opened(target, **options)
 
 

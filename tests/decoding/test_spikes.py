@@ -45,10 +45,10 @@ def test_a_word_does_not_reach_over_a_long_time_that_is_no_pause() -> None:
 
 def test_pauses_of_tones_are_those_between_them() -> None:
     samples_T, words = speak("ba du ko")
-    found = spikes.pauses(samples_T)
-    assert found.duration_ms == pcm.samples_to_ms(len(samples_T))
-    expected = [0, *(time for word in words for time in (word.start_ms, word.end_ms)), found.duration_ms]
-    assert np.abs(np.ravel(found.spans_ms) - expected).max() <= 10
+    pauses = spikes.pauses(samples_T)
+    assert pauses.duration_ms == pcm.samples_to_ms(len(samples_T))
+    expected = [0, *(time for word in words for time in (word.start_ms, word.end_ms)), pauses.duration_ms]
+    assert np.abs(np.ravel(pauses.spans_ms) - expected).max() <= 10
     assert spikes.pauses(np.zeros(8000, np.int16)).spans_ms == ()
     assert spikes.pauses(np.zeros(0, np.int16)) == Pauses((), 0)
 

@@ -75,5 +75,5 @@ def test_a_word_at_the_very_end_is_a_turn(shared_data: Callable[[str], Path], co
 def test_another_file_in_place_of_the_weights_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "weights.pt").write_bytes(b"PK no checkpoint")
     monkeypatch.setattr(weights, "path", lambda: tmp_path / "weights.pt")
-    with pytest.raises(ConfigError, match="no checkpoint of this network"):
+    with pytest.raises(ConfigError, match="not a checkpoint of this network"):
         Diarizer(Diarize(name="embedded")).open()

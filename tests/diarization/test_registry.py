@@ -49,12 +49,12 @@ def test_an_engine_of_another_package_is_found_by_its_entry_point(
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"name": "embeded"}, "there is no diarization engine `embeded`"),
+        ({"name": "embeded"}, "unknown diarization engine `embeded`"),
         ({"name": "embedded", "speakers": 2}, "`diarize.speakers`"),
         ({"name": "embedded", "max_speakers": 0}, "`diarize.max_speakers`"),
         ({"max_speakers": 3}, "`diarize.max_speakers` is set and `diarize.name` is not"),
         ({"name": "command", "command": []}, "`diarize.command` is empty"),
-        ({"name": "sherpa-onnx", "segmentation": "no.onnx", "embedding": "no.onnx"}, "`no.onnx` is no file"),
+        ({"name": "sherpa-onnx", "segmentation": "no.onnx", "embedding": "no.onnx"}, "`no.onnx` is not a file"),
     ],
 )
 def test_wrong_options_are_told_by_their_names(options: dict[str, object], what: str) -> None:

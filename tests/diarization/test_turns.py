@@ -57,7 +57,7 @@ def test_turns_of_one_speaker_that_touch_are_one() -> None:
 def test_little_speech_of_several_speakers_is_doubtful() -> None:
     turns = [Turn(start_ms=i * 7_000, end_ms=(i + 1) * 7_000, speaker=1 + i % 4) for i in range(4)]
     assert doubt(turns) == (
-        "doubtful speakers: 4 speakers in 28 s of speech, and voices are told apart from 15 s of each on"
+        "doubtful speakers: 4 speakers in 28 s of speech, and speakers can only be distinguished from 15 s each"
     )
     assert doubt([]) is None
     assert doubt([Turn(start_ms=0, end_ms=20_000, speaker=1), Turn(start_ms=20_000, end_ms=40_000, speaker=2)]) is None
@@ -74,7 +74,7 @@ def test_speakers_that_change_after_a_second_are_doubtful(turn_ms: int, is_doubt
     ]
     expected = (
         f"doubtful speakers: they change after {turn_ms / 1000:.1f} s of speech on average, "
-        "and voices are told apart in stretches of 1.7 s or more"
+        "and speakers can only be distinguished in turns of 1.7 s or more"
     )
     assert doubt(turns) == (expected if is_doubtful else None)
     assert doubt([replace(turn, speaker=1) for turn in turns]) is None
@@ -82,7 +82,7 @@ def test_speakers_that_change_after_a_second_are_doubtful(turn_ms: int, is_doubt
 
 def test_one_speaker_in_half_a_minute_may_be_several_and_a_clip_is_no_conversation() -> None:
     assert doubt([Turn(start_ms=0, end_ms=22_000, speaker=1)]) == (
-        "doubtful speakers: one speaker in 22 s of speech, and voices are told apart from 15 s of each on"
+        "doubtful speakers: one speaker in 22 s of speech, and speakers can only be distinguished from 15 s each"
     )
     assert doubt([Turn(start_ms=0, end_ms=5_000, speaker=1)]) is None
     assert doubt([Turn(start_ms=0, end_ms=60_000, speaker=1)]) is None

@@ -9,7 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from doctor_faults.fault import Answer, CannotBeInduced, Fault, doctor
 from servers import moto_server, s3_environment
@@ -151,7 +151,7 @@ class HungBucket(Fault):
 
     name = "bucket that hangs"
     check = "bucket"
-    port: ClassVar[int]
+    port: int
 
     @contextlib.contextmanager
     def induced(self) -> Iterator[None]:

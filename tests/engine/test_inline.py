@@ -44,7 +44,7 @@ def test_a_work_that_gives_too_few_rows_is_a_failure_of_its_items() -> None:
         Stage(name="work", work=FunctionWork(lambda: lambda items, _: [1] * (len(items) - (0 in items))), workers=1),
     )
     committed, _ = run(chunks_of(range(4), 4, str), stages, name="inline")
-    assert flat(committed) == ["aside 0: the last stage gave 0 rows for 1 items", 1, 1, 1]
+    assert flat(committed) == ["aside 0: the last stage returned 0 rows for 1 items", 1, 1, 1]
 
 
 def test_a_model_without_figures_fails_no_item() -> None:
@@ -68,7 +68,7 @@ def test_where_every_item_outlives_its_lease_the_error_names_the_option() -> Non
         assert tracker.record_failure(part, timed_out) == []
     with pytest.raises(VoxstillError, match="items all failed") as caught:
         tracker.record_failure(parts[-1], timed_out)
-    assert caught.value.fix == "a single item takes longer than that: set a longer `engine.lease_s`"
+    assert caught.value.fix == "a single item takes longer than that: raise `engine.lease_s`"
 
 
 def test_nothing_to_do_builds_no_worker() -> None:

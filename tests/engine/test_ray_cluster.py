@@ -37,13 +37,13 @@ def test_more_workers_than_cores_do_not_wait_for_each_other(ray: Any) -> None:
 
 
 def test_missing_gpus_are_an_error_and_not_waited_for(ray: Any) -> None:
-    with pytest.raises(ConfigError, match="want 64 GPUs"):
+    with pytest.raises(ConfigError, match="need 64 GPUs"):
         run([Chunk("c", (1,))], (Stage(name="teach", work=FunctionWork(names), workers=2, num_gpus=32),))
 
 
 def test_a_resource_that_no_machine_has_is_an_error_and_not_waited_for(ray: Any) -> None:
     stage = Stage(name="teach", work=FunctionWork(names), workers=2, resources={"TPU": 4})
-    with pytest.raises(ConfigError, match="want 8 of the resource `TPU` and the cluster has 0") as caught:
+    with pytest.raises(ConfigError, match="need 8 of the resource `TPU` but the cluster has 0") as caught:
         run([Chunk("c", (1,))], (stage,))
     assert caught.value.why == "`teach`: 2 workers of 4 of the resource `TPU`"
     assert "--resources" in caught.value.fix
@@ -65,7 +65,9 @@ def test_as_many_workers_fit_as_each_machine_holds() -> None:
     stages = (worker(), worker(GPU=0.5), worker(GPU=2), worker(TPU=3), worker(TPU=1, GPU=1))
     assert ray_cluster.num_workers(cluster, stages) == [8, 12, 2, 2, 3]
     assert ray_cluster.cpu_share(cluster, (worker(GPU=3),), [2]) == 1.0
-    with pytest.raises(ConfigError, match="no machine of the cluster has what a worker of the stage `teach` reserves"):
+    with pytest.raises(
+        ConfigError, match="no machine of the cluster has the resources that a worker of the stage `teach` reserves"
+    ):
         ray_cluster.cpu_share(cluster, (worker(GPU=4),), [1])
 
 

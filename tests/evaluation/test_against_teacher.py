@@ -25,7 +25,7 @@ def test_the_line_says_that_no_speakers_are_known() -> None:
 def test_of_one_speaker_there_is_no_interval() -> None:
     one = dataclasses.replace(BETTER, interval=None, p=None, surely=False, units=1)
     assert one.to_text() == (
-        "student - teacher: -16.8 points of WER; no interval can be given, as all utterances are of one speaker"
+        "student - teacher: -16.8 points of WER; there is no interval, as all utterances are of one speaker"
     )
 
 

@@ -82,9 +82,9 @@ def test_a_teacher_that_was_not_judged_without_its_grammar_leaves_all_utterances
 
 def test_a_teacher_that_has_no_grammar_has_one_row(tmp_path: Path, student: StoredResult, greedy: StoredResult) -> None:
     teacher = stored(tmp_path, WRONG, recogniser="other@1", teacher="other@1")
-    found = rows(Config(), student, teacher, greedy)
-    assert found[:2] == [(3, 3), ("teacher", False, 0.5)]
-    assert len(found) == 4
+    table = rows(Config(), student, teacher, greedy)
+    assert table[:2] == [(3, 3), ("teacher", False, 0.5)]
+    assert len(table) == 4
 
 
 def test_there_is_no_table_without_a_grammar_or_a_result_beside_it(student: StoredResult, greedy: StoredResult) -> None:

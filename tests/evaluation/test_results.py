@@ -68,7 +68,7 @@ def test_compare_takes_any_two_results(
     own = run("compare", exp, beam.path)  # an experiment is its own corpus, decoded as its configuration says
     assert [row["wer"] for row in own["runs"]] == [row["wer"] for row in comparison["runs"]]
     other = by_decoding[str(works[1]), "greedy"]
-    assert "not judged on the same texts" in run("compare", exp, other.path, code=3)["error"]
+    assert "not evaluated on the same texts" in run("compare", exp, other.path, code=3)["error"]
 
     assert cli.main(["compare", str(greedy.path), str(beam.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -107,7 +107,7 @@ def test_a_result_with_several_equals_must_be_named(
 def test_broken_figures_are_named(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / results.FIGURES).write_text("[]")
-    with pytest.raises(results.DataError, match="is no result"):
+    with pytest.raises(results.DataError, match="is not a result"):
         results.read_all(tmp_path)
 
 
@@ -116,4 +116,4 @@ def test_texts_without_spaces_are_judged_with_a_warning() -> None:
     judged = [dataclasses.replace(utterance, text="打开电灯")]
     errors = recognition.error_figures(Config(), judged, {"a": "打开电扇"})
     assert (errors.rates.wer, errors.rates.cer) == (1.0, 0.25)
-    assert any("look at the CER" in warning for warning in errors.warnings)
+    assert any("use the CER" in warning for warning in errors.warnings)

@@ -73,7 +73,7 @@ def test_errors_are_counted_by_speaker(tmp_path: Path, score: Any) -> None:
         "bob": {"wer": 1.0, "errors": 2, "words": 2},
     }
     assert figures["interval_over"] == "speakers"
-    assert "names no speakers" in score("score", "words", files[1], files[1], "--by", "speaker", code=3)["error"]
+    assert "has no speakers" in score("score", "words", files[1], files[1], "--by", "speaker", code=3)["error"]
 
 
 def test_ids_that_are_in_one_file_alone_are_counted(tmp_path: Path, score: Any) -> None:
@@ -142,7 +142,7 @@ def test_files_of_hypotheses_are_compared_by_a_reference(
     tmp_path: Path, score: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = kaldi(tmp_path / "a", HYPOTHESES), kaldi(tmp_path / "b", {**REFERENCES, "b": "vier"})
-    assert "nothing tells what was said" in score("compare", *files, code=3)["error"]
+    assert "there are no references" in score("compare", *files, code=3)["error"]
     figures = score("compare", *files, "--ref", kaldi(tmp_path / "ref", REFERENCES))
     assert [row["errors"] for row in figures["runs"]] == [3, 1]
     assert figures["blocks_are"] == "utterances"
@@ -150,7 +150,7 @@ def test_files_of_hypotheses_are_compared_by_a_reference(
     assert cli.main(["compare", *files, "--ref", str(tmp_path / "ref")]) == 0
     out = capsys.readouterr().out
     assert "-40.00 points" in out
-    assert "may be chance" in out
+    assert "is not statistically significant" in out
 
 
 def test_experiments_with_different_references_are_not_compared(tmp_path: Path, score: Any) -> None:
@@ -158,7 +158,7 @@ def test_experiments_with_different_references_are_not_compared(tmp_path: Path, 
     two = experiment(tmp_path / "two", {"u0": "one"}, {"u0": "two"})
     three = experiment(tmp_path / "three", {"u3": "one"}, {"u3": "one"})
     assert "`u0`" in score("compare", one, two, code=3)["error"]
-    assert "share no utterance" in score("compare", one, three, code=3)["error"]
+    assert "have no utterance in common" in score("compare", one, three, code=3)["error"]
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium at hand")
@@ -182,7 +182,7 @@ def test_in_chromium_two_systems_are_shown_side_by_side(tmp_path: Path, score: A
         big = "[...document.querySelectorAll('.headline .big')].map((each) => each.textContent)"
         assert browser.evaluate(big) == ["1.2\u202f%", "25.0\u202f%", "+23.75"]
         text = browser.evaluate("document.querySelector('#result').textContent")
-        assert "The second makes more errors, which is hardly chance." in text
+        assert "The second makes more errors, which is statistically significant." in text
         assert f"p = {figures['p']:.2g}" in text
         assert ("on the test split" in text) == (not files)
         assert browser.evaluate(f"{rows}.length") == 40
@@ -206,8 +206,8 @@ def test_two_equal_systems_make_a_page_without_differences(tmp_path: Path, score
     page = tmp_path / "alike.html"
     score("compare", same, same, "--ref", kaldi(tmp_path / "ref", REFERENCES), "--report", str(page))
     html = page.read_text(encoding="utf-8")
-    assert "may be chance" in html
-    assert "Where they differ most" not in html
+    assert "is not statistically significant" in html
+    assert "Largest disagreements" not in html
     assert "None" not in html
 
 
@@ -274,9 +274,9 @@ def test_turns_after_the_end_of_the_audio_are_warned_of(tmp_path: Path, score: A
         "n": None,
     }
     warnings = "\n".join(figures["warnings"])
-    assert "m: 1.00 s of the reference lie after the end of the recording" in warnings
-    assert "m: 3.25 s of the hypothesis lie after the end of the recording: its last turn ends at 5.25 s" in warnings
-    assert "n: its audio does not tell how long it is" in warnings
+    assert "m: 1.00 s of the reference are after the end of the recording" in warnings
+    assert "m: 3.25 s of the hypothesis are after the end of the recording: its last turn ends at 5.25 s" in warnings
+    assert "n: the duration of its audio cannot be read" in warnings
     assert "1 recordings have no audio" in warnings
     assert not any("after the end" in warning for warning in plain["warnings"])
     alone = rttm(tmp_path / "one.rttm", [("call", "ann", 0, 4)])
@@ -299,7 +299,7 @@ def test_files_of_meetings_are_scored(tmp_path: Path, score: Any, capsys: pytest
     figures = score("score", "meeting", files[0], lines(tmp_path / "hyp.jsonl", untimed))
     assert figures["tcpwer"] is None
     plain = kaldi(tmp_path / "plain", REFERENCES)
-    assert "does not name session" in score("score", "meeting", files[0], plain, code=3)["error"]
+    assert "has no session" in score("score", "meeting", files[0], plain, code=3)["error"]
     (tmp_path / "other.stm").write_text("z 1 x 0 1 one two\n")
     other = str(tmp_path / "other.stm")
     assert "no session in common" in score("score", "meeting", files[0], other, code=3)["error"]
@@ -344,7 +344,7 @@ def test_languages_without_spaces_are_counted_in_characters_with_a_warning(
     assert any("no spaces between words" in warning for warning in figures["warnings"])
     words = score("score", "words", *files, "--no-cer")
     assert (words["unit"], words["errors"]) == ("words", 1)
-    assert any("look at the CER" in warning for warning in words["warnings"])
+    assert any("use the CER" in warning for warning in words["warnings"])
     spaced = kaldi(tmp_path / "spaced", {"a": " ".join(text)})
     assert score("score", "words", spaced, spaced)["unit"] == "words"
 

@@ -54,7 +54,7 @@ def test_each_utterance_has_the_first_label_of_its_id(
         removed_identity="removed",
     )
     with joined.opened(joined.ensure(work, lambda: sources, tmp_path / "explorer")[0], read_only=True) as file:
-        found = run(file, 'SELECT "row", id, human, label_l FROM rows')
+        rows = run(file, 'SELECT "row", id, human, label_l FROM rows')
         [(num_strays,)] = run(file, "SELECT num FROM strays WHERE prefix = 'labels/l'")
     first_label: dict[str, str] = {}
     for label in labels:
@@ -63,6 +63,6 @@ def test_each_utterance_has_the_first_label_of_its_id(
     for place, utterance in enumerate(utterances):
         if utterance.id not in removed:
             first_place.setdefault(utterance.id, place)
-    assert found == [(place, id_, utterances[place].text, first_label.get(id_)) for id_, place in first_place.items()]
+    assert rows == [(place, id_, utterances[place].text, first_label.get(id_)) for id_, place in first_place.items()]
     kept = [label.utterance_id for label in labels if label.utterance_id not in removed]
     assert num_strays == sum(id_ not in first_place for id_ in kept)

@@ -232,7 +232,7 @@ def test_who_may_not_write_the_folder_opens_the_file_that_is_there(
     assert len(rows_of(cfg)) == NUM
     assert builds == ["built", "built"]
     assert not path_of(cfg).exists()
-    assert "is not kept" in caplog.text
+    assert "is not saved" in caplog.text
 
 
 def test_tables_are_those_that_the_file_was_built_from(cfg: Config) -> None:

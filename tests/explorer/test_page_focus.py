@@ -263,6 +263,6 @@ def test_both_ends_of_a_histogram_are_typed_one_after_the_other(browser: Browser
     assert browser.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Hide ")
     browser.evaluate("document.querySelector('.histogram .ends input').focus()")
     press(browser, *"x", "Enter")
-    assert "600x” is no number" in browser.wait_for("document.querySelector('#message').textContent")
+    assert "600x” is not a number" in browser.wait_for("document.querySelector('#message').textContent")
     assert browser.evaluate("document.activeElement.value") == "600x"
     assert browser.errors == []

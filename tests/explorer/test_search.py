@@ -68,8 +68,8 @@ def searched(
     work, path = Store(str(folder / "work")), folder / "explorer"
     texts = {name: random_texts(rng, NUM) for name in ("human", "first", "second")}
     for start in (0, NUM // 2):
-        some = slice(start, start + NUM // 2)
-        add(work, f"{start:06}", [f"id{k}" for k in range(NUM)[some]], {name: of[some] for name, of in texts.items()})
+        half = slice(start, start + NUM // 2)
+        add(work, f"{start:06}", [f"id{k}" for k in range(NUM)[half]], {name: of[half] for name, of in texts.items()})
         if request.param == "grown" and not start:
             joined.ensure(work, lambda: SOURCES, path)
     corpus = Corpus(joined.ensure(work, lambda: SOURCES, path)[0])
@@ -115,8 +115,8 @@ def test_it_finds_what_a_search_of_every_text_finds(searched: tuple[Corpus, list
             for number, of_row in enumerate(texts)
             if any(folded(wanted) in folded(text) for text in of_row) or wanted == f"id{number}"
         ]
-        found = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
-        assert found == expected, wanted
+        matches = [row["row"] for row in corpus.page(Filter(text=wanted), Order(column=ROW), 500)]
+        assert matches == expected, wanted
         assert corpus.totals(Filter(text=wanted))["utterances"] == len(expected), wanted
 
 

@@ -151,7 +151,7 @@ def test_sherpa_onnx_streams_a_streaming_student(exported_streaming_tone_student
 
 
 def test_only_a_streaming_student_is_exported_in_chunks(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no streaming student"):
+    with pytest.raises(ConfigError, match="is not a streaming student"):
         student.load(write_student(tmp_path / "model", "rnnt", "level"), (560,))
 
 
@@ -240,5 +240,5 @@ def test_files_for_other_programs_are_compared_too(pairs: Pairs, tmp_path: Path,
     onnx.save(graph, str(target / name))
     model = exported.read(target)
     model = dataclasses.replace(model, files={**model.files, name: exported.digest(target / name)})
-    with pytest.raises(DataError, match=f"`{name}` computes something else"):
+    with pytest.raises(DataError, match=f"`{name}` does not compute the same"):
         other_files.check(target, model, SPOKEN)

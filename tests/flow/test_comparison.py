@@ -83,7 +83,7 @@ def test_a_teacher_that_cannot_do_without_its_grammar_is_left_out_with_a_warning
     shutil.rmtree(exp / "evaluation")
     cfg = config.load(str(exp / "config.yaml"), [f"teacher.language_model={tmp_path / 'gone.lm'}"], {})
     judge(cfg, str(exp))
-    assert "the teacher is not judged without its grammar: PocketSphinx has no" in caplog.text
+    assert "the teacher is not evaluated without its grammar: PocketSphinx has no" in caplog.text
     table = voxstill("report", exp)["grammar"]
     assert (table["utterances"], table["of"]) == (4, 4)
     assert [(row["system"], row["grammar"]) for row in table["rows"]] == [

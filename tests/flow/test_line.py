@@ -148,7 +148,7 @@ def test_unreadable_audio_is_reported_and_an_evaluation_without_any_audio_is_an_
     audio[1].unlink()
     capsys.readouterr()
     assert cli.main([*map(str, judge)]) == 3
-    assert "not one of the 2 utterances to judge can be read" in capsys.readouterr().err
+    assert "none of the 2 utterances to evaluate can be read" in capsys.readouterr().err
 
 
 def test_a_page_that_compares_two_plays_the_audio_of_the_evaluation(line: Line, voxstill: Command) -> None:
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_language_model_is_refused_before_any_work(
     config = configure(tmp_path, digits / "manifest.jsonl")
     (tmp_path / "words.arpa").write_text("turn on the light\n")
     for command in ("run", "train"):
-        for name, message, code in (("nowhere.arpa", "cannot read", 4), ("words.arpa", "no language model", 3)):
+        for name, message, code in (("nowhere.arpa", "cannot read", 4), ("words.arpa", "not a language model", 3)):
             options = ("--set", f"decode={{beam: 4, lm: {tmp_path / name}}}")
             assert cli.main([command, str(config), *options]) == code
             assert message in capsys.readouterr().err

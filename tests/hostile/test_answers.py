@@ -92,7 +92,7 @@ def test_each_odd_answer_is_a_row_with_a_reason(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("answers", [None, [], [Transcription(), Transcription()], iter([Transcription()])])
 def test_another_number_of_answers_is_no_answer(answers: list[Transcription]) -> None:
-    with pytest.raises(ValueError, match=r"the teacher gave .* for 1 clips"):
+    with pytest.raises(ValueError, match=r"the teacher returned .* for 1 clips"):
         checked(answers, 1)
 
 

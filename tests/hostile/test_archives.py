@@ -169,12 +169,12 @@ def test_an_archive_that_needs_gigabytes_of_memory_is_refused(tmp_path: Path, ca
     (tmp_path / "a.tar.xz").write_bytes(with_dictionary(whole, 40))  # of 4 GiB
     [entry] = unpacked(tmp_path / "a.tar.xz", tmp_path / "other")
     assert entry.failure is not None
-    assert "It breaks off: Memory usage limit exceeded" in caplog.text
+    assert "It is incomplete: Memory usage limit exceeded" in caplog.text
 
 
 def test_a_language_model_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lm, "MAX_BYTES", 1 << 20)
     (tmp_path / "a.arpa.gz").write_bytes(gzip.compress(bytes(2 << 20)))
-    with pytest.raises(DataError, match="is no language model") as caught:
+    with pytest.raises(DataError, match="is not a language model") as caught:
         lm.read(str(tmp_path / "a.arpa.gz"))
     assert "unpacks to more than" in caught.value.why

@@ -40,7 +40,7 @@ def test_a_copy_in_which_links_are_folders_goes_on(tmp_path: Path, caplog: pytes
     follow_links(Training(tmp_path).learn(2))
     training = Training(tmp_path)
     assert training.state.step == 2
-    assert "`last` is a folder, where a link belongs" in caplog.text.replace(f"{tmp_path}/checkpoints/", "")
+    assert "`last` is a folder instead of a link" in caplog.text.replace(f"{tmp_path}/checkpoints/", "")
     training.learn(3)
     assert training.run.last.readlink().name.endswith("step=3")
     assert training.run.best.is_symlink()
@@ -52,6 +52,6 @@ def test_a_copy_of_last_alone_is_no_training_that_begins_anew(tmp_path: Path) ->
     follow_links(training)
     for folder in training.run.checkpoints.glob("epoch=*"):
         shutil.rmtree(folder)
-    with pytest.raises(TrainingError, match="is whole") as caught:
+    with pytest.raises(TrainingError, match="is complete") as caught:
         checkpoint.newest(training.run)
     assert "as `epoch=E-step=S`" in caught.value.fix

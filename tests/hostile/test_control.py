@@ -104,7 +104,7 @@ def test_a_teacher_that_was_not_allowed_gets_neither_the_secret_nor_the_audio(
     rows = label(work)
     assert [(row.teacher[:5], row.text) for row in rows] == [("echo@", "one two")] * NUM
     assert requests == []
-    assert "the job was not allowed the teacher `openai`" in refusal(work)
+    assert "the job does not allow the teacher `openai`" in refusal(work)
 
 
 @pytest.mark.parametrize("option", ["base_url", "api_key_env"])
@@ -122,14 +122,14 @@ def test_an_allowed_server_is_asked_where_and_with_the_key_that_were_said_at_the
     assert stolen == []
     assert len(requests) == NUM
     assert all("own-key" in request and SECRET not in request for request in requests)
-    assert refusal(work).startswith(f"the job was not allowed another `teacher.{option}`")
+    assert refusal(work).startswith(f"the job does not allow another `teacher.{option}`")
 
 
 def test_no_code_of_a_checkpoint_runs(work: Store, tmp_path: Path) -> None:
     folder = foreign_checkpoint(tmp_path / "checkpoint")
     ask(work, teacher={"name": "transformers", "model": str(folder), "trust_remote_code": True})
     label(work)
-    assert "not allowed the teacher `transformers`" in refusal(work)
+    assert "does not allow the teacher `transformers`" in refusal(work)
     label(work, "--allow-teacher", f"{{name: transformers, model: {folder}}}", teacher="{name: echo, seed: 1}")
     latest = control.job_statuses(work)[0]
     assert latest.refused is not None
@@ -209,9 +209,9 @@ def test_a_running_job_is_not_given_more_workers_than_its_cluster_can_hold() -> 
     cluster: Any = SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0})
     for wanted, current in ((64, 2), (100, 100), (3, 100)):
         ray_cluster.check_growth(cluster, wanted, current)
-    with pytest.raises(ConfigError, match="not given 100,000 workers") as caught:
+    with pytest.raises(ConfigError, match="cannot get 100,000 workers") as caught:
         ray_cluster.check_growth(cluster, 100_000, 2)
-    assert "room for 64" in caught.value.why
+    assert "allows 64" in caught.value.why
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_command_refuses_what_no_job_would_take_and_asks_nobody_named_by_a_s
     capsys.readouterr()
     assert cli.main(["control", work.root, "--set", "teacher.seed=8"]) == 2
     message = capsys.readouterr().err
-    assert "the job was not allowed another `teacher.seed`" in message
+    assert "the job does not allow another `teacher.seed`" in message
     assert "--allow-teacher" in message
     assert cli.main(["control", work.root, "--set", "teacher=reference"]) == 2
     assert cli.main(["control", work.root, "--set", "teacher.seed=7"]) == 0

@@ -107,7 +107,7 @@ def test_a_file_with_more_than_a_build_makes_is_built_anew(
         file.execute(planted)
     write(work, "1", ["u1"], FIRST)
     assert texts(work, tmp_path, FIRST) == [("u0", "label u0"), ("u1", "label u1")]
-    assert "is built anew" in caplog.text
+    assert "is built again" in caplog.text
 
 
 def test_a_flipped_bit_and_added_parts_cost_at_most_one_more_start(work: Store, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def written(folder: Path, name: str, content: object) -> Store:
 def test_what_is_no_lease_is_refused_in_words(tmp_path: Path, content: object) -> None:
     work = written(tmp_path, "00000001.json", content)
     for look in (lambda: lease.acquire(work, TABLE, "label"), lambda: lease.check_free(work, TABLE)):
-        with pytest.raises(StorageError, match="is no lease"):
+        with pytest.raises(StorageError, match="is not a lease"):
             look()
 
 

@@ -50,7 +50,7 @@ def test_the_tokenizer_of_another_model_is_none_of_whisper(tmp_path: Path) -> No
     vocabulary = {"<unk>": 0, "a": 1, "b": 2}
     model = {"type": "BPE", "unk_token": "<unk>", "vocab": vocabulary, "merges": []}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    with pytest.raises(DataError, match="holds no Whisper tokenizer"):
+    with pytest.raises(DataError, match="contains no Whisper tokenizer"):
         WhisperTokenizer(str(tmp_path), "en", 51_865)
 
 
@@ -78,10 +78,10 @@ def test_classes_of_an_experiment_that_are_not_what_was_written_are_refused(tmp_
     flipped = [bytes([*whole[:at], whole[at] ^ 1, *whole[at + 1 :]]) for at in range(len(whole))]
     for broken in (*flipped, b"", b"null", b"[" * 100_000, b'["a", 1]', b'{"classes": "ab"}', whole[:-1]):
         file.write_bytes(broken)
-        with pytest.raises(DataError, match="holds no classes of a student"):
+        with pytest.raises(DataError, match="contains no classes of a student"):
             classification.rebuild(cfg, run)
     file.unlink()
-    with pytest.raises(DataError, match="holds no classes of a student"):
+    with pytest.raises(DataError, match="contains no classes of a student"):
         classification.rebuild(cfg, run)
 
 

@@ -69,7 +69,7 @@ def test_a_result_with_another_value_is_shown_or_refused_in_words(
         path.write_text(text)
         capsys.readouterr()
         assert report(exp) == 3, text[:9]
-        assert "is no result of an evaluation" in capsys.readouterr().err
+        assert "is not a result of an evaluation" in capsys.readouterr().err
 
 
 def test_lines_that_are_no_metrics_and_odd_notes_are_left_out(exp: Path) -> None:

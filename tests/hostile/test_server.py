@@ -130,7 +130,7 @@ def test_an_answer_is_not_unpacked() -> None:
     head = HEAD + f"Content-Encoding: deflate\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
     with server(lambda connection: connection.sendall(head + packed)) as url:
         answer, _ = transcribed(url)
-    assert (answer.error or "").startswith("not an answer of the protocol")
+    assert (answer.error or "").startswith("not a response of this protocol")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_an_odd_answer_is_a_row(body: bytes) -> None:
     head = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode()
     with server(lambda connection: connection.sendall(head + body)) as url:
         answer, _ = transcribed(url)
-    assert (answer.error or "").startswith("not an answer of the protocol")
+    assert (answer.error or "").startswith("not a response of this protocol")
 
 
 @pytest.mark.parametrize(

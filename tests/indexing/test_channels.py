@@ -20,9 +20,9 @@ from voxstill.indexing.segment import IndexedFile, index
 CHANNELS_TC = np.random.default_rng(0).uniform(-0.5, 0.5, (32_000, 3)).astype(np.float32)
 
 
-def indexed(path: Path, channels: Literal["mix", "split"] | int, **said: Any) -> IndexedFile:
+def indexed(path: Path, channels: Literal["mix", "split"] | int, **fields: Any) -> IndexedFile:
     source = Source(uri=str(path), channels=channels)
-    [file] = by_file([replace(next(iter(scan(source))), **said)])
+    [file] = by_file([replace(next(iter(scan(source))), **fields)])
     return index(file, Segment(), source, 0)
 
 

@@ -47,7 +47,7 @@ def test_two_spellings_of_one_column_must_agree(tmp_path: Path) -> None:
     [entry] = entries_in(manifest(tmp_path, "jsonl", {"audio": "a.wav", "text": "", "Text": "hello"}))
     assert entry.text == "hello"
     error = refused(manifest(tmp_path, "jsonl", {"audio": "a.wav", "text": "hello", "Text": "good morning"}))
-    assert "two columns are `text`" in error.why
+    assert "two columns are both `text`" in error.why
 
 
 def test_the_log_names_columns_as_they_are_written() -> None:
@@ -78,7 +78,7 @@ def test_a_subset_that_is_named_after_a_split_is_that_split(
 
 def test_columns_that_name_several_splits_are_refused(tmp_path: Path) -> None:
     error = refused(manifest(tmp_path, "jsonl", {"audio": "a.wav", "subset": "train-other", "set": "test"}))
-    assert "`subset` is 'train-other' and `set` is 'test': say in a column `split`" in str(error.why)
+    assert "`subset` is 'train-other' and `set` is 'test': set the split in a column `split`" in str(error.why)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])

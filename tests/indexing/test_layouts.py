@@ -268,7 +268,7 @@ def test_parquet_with_audio_inside_is_a_row_with_a_reason_in_a_folder_too(tmp_pa
     tree(tmp_path, data__b_DOT_wav=wav())  # where there is no work folder to unpack it into
     for name in ("data/train-00000-of-00001.parquet", "data/metadata.parquet", "data/manifest.parquet"):
         pq.write_table(table, tmp_path / name)
-        assert "holds the audio itself" in refused(tmp_path / name).what
+        assert "contains the audio itself" in refused(tmp_path / name).what
     pq.write_table(pa.table({"x": [1]}), tmp_path / "data/facts.parquet")
     (tmp_path / "data/broken.parquet").write_bytes(b"PAR1")
     reasons = [(row.recording.error or "fine").partition(":")[0] for row in indexed(tmp_path)]

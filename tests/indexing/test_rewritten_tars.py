@@ -29,7 +29,7 @@ def figures_of(source: Path | str, work: Path | str) -> IndexFigures:
 def refused(source: Path | str, work: Path | str) -> DataError:
     with pytest.raises(DataError, match="changed since") as caught:
         figures_of(source, work)
-    assert "put the old files back" in caught.value.fix
+    assert "restore the old files" in caught.value.fix
     return caught.value
 
 

@@ -198,10 +198,10 @@ def test_what_a_manifest_cut_is_never_packed_and_what_the_detector_cut_is(
 ) -> None:
     paths = sorted((shared_data("librispeech-unlabelled-30") / "audio").iterdir())[:4]
     entry = write(tmp_path, np.concatenate([codec.decode(path.read_bytes()).samples_T for path in paths]))
-    apart, packed = (run(entry, cfg=Segment(max_ms=20_000, target_ms=target))[1] for target in (None, 20_000))
-    assert len(packed) < len(apart)
+    unpacked, packed = (run(entry, cfg=Segment(max_ms=20_000, target_ms=target))[1] for target in (None, 20_000))
+    assert len(packed) < len(unpacked)
     assert max(row.duration_ms for row in packed) <= 20_000
-    assert {row.start_ms for row in packed} < {row.start_ms for row in apart}
+    assert {row.start_ms for row in packed} < {row.start_ms for row in unpacked}
     cut = [replace(entry, start_ms=k * 2_000, end_ms=(k + 1) * 2_000) for k in range(3)]
     _, utterances = run(*cut, cfg=Segment(max_ms=20_000, target_ms=20_000))
     assert [(row.start_ms, row.end_ms) for row in utterances] == [(0, 2_000), (2_000, 4_000), (4_000, 6_000)]

@@ -66,7 +66,7 @@ def test_a_file_that_goes_to_another_source_is_another_entry(corpora: Path) -> N
     swapped = [{**first, "uri": second["uri"]}, {**second, "uri": first["uri"]}]
     work = str(corpora / "work")
     voxstill.index(Config(work=work, source=[first, second], engine="inline"))
-    with pytest.raises(DataError, match="the source says other things"):
+    with pytest.raises(DataError, match="the source has other metadata"):
         voxstill.index(Config(work=work, source=swapped, engine="inline"))
 
 
@@ -112,11 +112,11 @@ def test_yaml_and_overrides_take_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ([{"uri": "a"}, {"urii": "b"}], "there is no option `source.urii` in entry 2"),
+        ([{"uri": "a"}, {"urii": "b"}], "unknown option `source.urii` in entry 2"),
         ([{"uri": "a"}, {"uri": "b", "dev_share": 2.0}], "`source.dev_share` cannot be 2.0 in entry 2"),
         (["a", "b"], "`source` is not a section of options"),
         ([], "`source`"),
-        ({"urii": "b"}, r"there is no option `source.urii`\n"),
+        ({"urii": "b"}, r"unknown option `source.urii`\n"),
     ],
 )
 def test_a_wrong_list_is_refused_by_the_place_in_it(source: object, words: str) -> None:
@@ -132,7 +132,7 @@ def test_words_of_ours_do_not_begin_with_those_of_the_library() -> None:
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("{uri: b}", "name it once"), ("[{uri: a}, {uri: b}]", "is a list: leave SOURCE out")],
+    [("{uri: b}", "give only one of them"), ("[{uri: a}, {uri: b}]", "is a list: leave SOURCE out")],
 )
 def test_a_source_on_the_command_line_beside_another_one_is_refused(
     source: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

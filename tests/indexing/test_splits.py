@@ -92,8 +92,8 @@ def test_folders_named_after_splits_are_splits(tmp_path: Path, place: str, s3: S
     store = s3 if place == "bucket" else Store(str(tmp_path / "corpus"))
     for number, folder in enumerate(["train/ann", "train-other/bob", "validation/cem", "test-clean/dan/x", "."]):
         store.replace(f"{folder}/{number}.wav".removeprefix("./"), wav(300 + 20 * number))
-    found = splits(store.root, tmp_path / "work")
-    assert found == {"0.wav": "train", "1.wav": "train", "2.wav": "dev", "3.wav": "test", "4.wav": "train"}
+    assigned = splits(store.root, tmp_path / "work")
+    assert assigned == {"0.wav": "train", "1.wav": "train", "2.wav": "dev", "3.wav": "test", "4.wav": "train"}
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])
@@ -194,9 +194,9 @@ def test_what_is_indexed_keeps_its_split_where_a_folder_becomes_one(
     store.replace("test/0.wav", wav())
     assert splits(tmp_path / "corpus/test", tmp_path / "work") == {"0.wav": "train"}
     store.replace("test/1.wav", wav(400))
-    assert "stay there" not in caplog.text
+    assert "remain there" not in caplog.text
     assert splits(tmp_path / "corpus", tmp_path / "work") == {"0.wav": "train", "1.wav": "test"}
-    assert "1 recordings that the source holds out were indexed for training before and stay there" in caplog.text
+    assert "1 recordings that the source holds out were indexed for training before and remain there" in caplog.text
 
 
 def test_metadata_of_hugging_face_in_the_folder_of_a_split_is_of_that_split(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_audio_and_speakers_in_training_and_in_a_held_out_split_are_warned_of(
     ann, bob = {"speaker": "ann"}, {"speaker": "bob"}
     overlapping = warned({**first, **ann, "split": "train"}, {**second, **bob, "split": "test"})
     assert "stretches of 1 recordings" in overlapping
-    assert "what is judged is learnt from" in overlapping
+    assert "test data is used in training" in overlapping
     assert "speakers, such as" not in overlapping
-    apart = {"start_ms": 1000, "end_ms": 1900}
-    again = warned({**first, **ann, "split": "train"}, {**apart, **ann, "split": "dev"})
+    later = {"start_ms": 1000, "end_ms": 1900}
+    again = warned({**first, **ann, "split": "train"}, {**later, **ann, "split": "dev"})
     assert "overlap" not in again
     assert "1 speakers, such as `ann`, are in training and in a held-out split" in again
     assert "held-out" not in warned({**first, **ann, "split": "dev"}, {**second, **ann, "split": "test"})
@@ -312,7 +312,7 @@ def test_of_two_names_of_a_folder_the_one_that_is_held_out_counts(
     for name in names:
         (tmp_path / "corpus" / name).symlink_to(tmp_path / "far")
     if names[0] == "train" and text:
-        with pytest.raises(DataError, match=r"two rows say different things|two lines have the id"):
+        with pytest.raises(DataError, match=r"two rows differ about|two lines have the id"):
             splits(tmp_path / "corpus", tmp_path / "work")
     else:
         assert splits(tmp_path / "corpus", tmp_path / "work")["0.wav"] in ("dev", "test")
@@ -334,8 +334,8 @@ def test_speakers_that_the_source_names_leave_held_out_what_a_manifest_holds_out
         rows.append({"audio": f"{number}.wav", "speaker": f"s{number}", "split": split})
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = Source(uri=str(tmp_path / "m.jsonl"), dev_speakers=["s0"])
-    found = [split_of(entry, source, 0) for entry in scan(source)]
-    assert found == ["dev", "test", "dev", "train"]
+    assigned = [split_of(entry, source, 0) for entry in scan(source)]
+    assert assigned == ["dev", "test", "dev", "train"]
 
 
 def test_speakers_that_are_held_out_are_known_with_spaces_and_missed_by_name(
@@ -347,4 +347,4 @@ def test_speakers_that_are_held_out_are_known_with_spaces_and_missed_by_name(
     figures = index(load(None, [f"work={tmp_path / 'work'}", f"source={source}", "engine.name=inline"], {}))
     assert figures.splits == {"test": 1}
     [warning] = [record.getMessage() for record in caplog.records if "check the names" in record.getMessage()]
-    assert "name `bab`," in warning
+    assert "contain `bab`," in warning

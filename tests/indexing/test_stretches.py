@@ -50,7 +50,10 @@ def test_times_in_seconds_are_read_beside_every_name_of_the_audio(
 def test_a_duration_that_contradicts_the_audio_is_a_reason(tmp_path: Path) -> None:
     (file,) = indexed(manifest(tmp_path, {"audio": "a.wav", "text": "two seconds", "duration": 2.0}))
     assert file.utterances == ()
-    assert file.recording.error == "not the length that the manifest says: 2 s there, 14 s of audio: of another file?"
+    assert (
+        file.recording.error
+        == "not the length that the manifest says: 2 s in the manifest, 14 s of audio: of another file?"
+    )
 
 
 @pytest.mark.parametrize("duration", [13.6, 14.0, 14.4])
@@ -65,7 +68,7 @@ def test_a_segment_that_cannot_be_used_leaves_the_others(tmp_path: Path) -> None
     assert [row.text for row in file.utterances] == ["at 0", "at 6"]
     assert file.recording.error is None
     assert len(file.recording.segment_errors) == 1
-    assert file.recording.segment_errors[0].startswith("beyond the end: the manifest knows 30000 to 32000 ms")
+    assert file.recording.segment_errors[0].startswith("beyond the end: the manifest says 30000 to 32000 ms")
 
 
 def test_a_channel_that_is_not_there_leaves_the_others(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_an_index_that_was_made_before_such_times_were_read_goes_on(tmp_path: Pa
 @pytest.mark.parametrize("times", [{}, {"start": 3.0, "end": 5.0}], ids=str)
 def test_two_rows_that_say_different_things_of_one_stretch_are_refused(tmp_path: Path, times: dict[str, float]) -> None:
     rows = [{"audio": "a.wav", "text": text, **times} for text in ("one", "two")]
-    with pytest.raises(DataError, match=r"different things of .*a\.wav") as caught:
+    with pytest.raises(DataError, match=r"two rows differ about .*a\.wav") as caught:
         indexed(manifest(tmp_path, *rows))
     assert "manifest.jsonl:1 and " in caught.value.why
     assert len(stretches(indexed(manifest(tmp_path, rows[0], rows[0])))) == 1

@@ -39,14 +39,14 @@ def test_the_transcript_of_aishell_is_read_with_speakers_and_splits(
     tmp_path: Path, below: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = write(tmp_path / "data_aishell", **AISHELL)
-    found = {name: file.entries[0] for name, file in files_in(root + below).items()}
-    rows = {name: (row.id, row.text, row.info.speaker, row.implied_split) for name, row in found.items()}
+    entries = {name: file.entries[0] for name, file in files_in(root + below).items()}
+    rows = {name: (row.id, row.text, row.info.speaker, row.implied_split) for name, row in entries.items()}
     assert rows == {
         "BAC009S0002W0122.wav": ("BAC009S0002W0122", "而 对", "S0002", "train"),
         "BAC009S0002W0123.wav": (None, None, None, "train"),
         "BAC009S0764W0121.wav": ("BAC009S0764W0121", "甚至", "S0764", "test"),
     }
-    assert "has no line for 1 files" in caplog.text
+    assert "has no line for 1 of its audio files" in caplog.text
 
 
 def test_the_transcript_of_aishell_holds_for_the_tars_of_its_speakers(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_a_sample_that_is_appended_to_a_tar_again_is_a_row_with_a_reason(tmp_pat
     write_tar(path, {"a.wav": wav(500), "a.txt": b"good morning"}, "a")
     files = indexed(path)
     assert [[row.text for row in file.utterances] for file in files] == [["hello"], ["hello"], []]
-    assert "its name is in the tar before" in (files[2].recording.error or "")
+    assert "the tar has this name more than once" in (files[2].recording.error or "")
     write_tar(path, {"b.txt": b"good morning"}, "a")
-    assert "1 texts are in it again" in (indexed(path)[3].recording.error or "")
+    assert "1 texts are in it more than once" in (indexed(path)[3].recording.error or "")
 
 
 def test_a_folder_of_a_tar_that_is_named_after_a_split_is_held_out(tmp_path: Path) -> None:
@@ -165,5 +165,5 @@ def test_a_manifest_may_still_say_that_nothing_is_spoken(tmp_path: Path) -> None
     write(tmp_path, a_DOT_wav=wav(), m_DOT_jsonl='{"audio": "a.wav", "text": ""}\n')
     [entry] = entries_in(tmp_path / "m.jsonl")
     assert entry.text == ""
-    with pytest.raises(DataError, match="names no column of audio"):
+    with pytest.raises(DataError, match="has no audio column"):
         entries_in(write(tmp_path / "other", m_DOT_csv="name,text\n") + "/m.csv")

@@ -69,7 +69,7 @@ def test_a_compressed_tar_that_breaks_off_gives_what_comes_before(
         entries = list(scan(Source(uri=str(path)), Store(str(tmp_path / "work"))))
     assert [entry.failure is None for entry in entries][:1] == [True]
     assert str(entries[-1].failure and entries[-1].failure.text).startswith("damaged tar: after ")
-    assert sum("It breaks off: " in line for line in caplog.messages) == 1
+    assert sum("It is incomplete: " in line for line in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("mode", ["gz", "bz2", "xz"])
@@ -90,4 +90,4 @@ def test_a_full_disk_while_unpacking_is_reported_as_such(tmp_path: Path) -> None
     path = squeezed(write_tar(tmp_path / "t.tar", {"a.wav": wav()}), "gz")
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(StorageError) as caught:
         _unpack(str(path), full)
-    assert (caught.value.why, caught.value.fix) == ("No space left on device", "make room in the work folder")
+    assert (caught.value.why, caught.value.fix) == ("No space left on device", "free some space in the work folder")

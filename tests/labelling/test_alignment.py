@@ -148,7 +148,7 @@ def test_a_label_whose_audio_is_away_is_aligned_when_it_is_back(tmp_path: Path, 
     cfg = config(tmp_path, tone_student)
     add(cfg, tmp_path, range(5))
     (tmp_path / "1.wav").rename(tmp_path / "away")
-    with pytest.raises(StorageError, match="1 labels are left to do"):
+    with pytest.raises(StorageError, match="1 labels are not done"):
         reasons(cfg)
     assert len(list(tables.read(Store(cfg.work), "alignments", Alignment))) == 3  # one of five has no words
     (tmp_path / "away").rename(tmp_path / "1.wav")

@@ -134,13 +134,13 @@ def key(task: Task) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("override", "what", "fix"),
     [
-        ("engine.wrokers=3", "there is no option `engine.wrokers`", "did you mean `engine.workers`?"),
-        ("engin.workers=3", "there is no option `engin`", ""),
+        ("engine.wrokers=3", "unknown option `engine.wrokers`", "did you mean `engine.workers`?"),
+        ("engin.workers=3", "unknown option `engin`", ""),
         ("engine.workers=0", "option `engine.workers` cannot be 0", "give whole number"),
-        ("engine.chunk=3", "a running job cannot change `engine.chunk`", "goes on where it stopped"),
-        ("engine=inline", "a running job cannot change `engine.name`", "goes on where it stopped"),
-        ("seed=3", "a running job has its `seed`", "goes on where it stopped"),
-        ("filter.keep_share=0.5", "a running job cannot change `filter.keep_share`", "goes on where it stopped"),
+        ("engine.chunk=3", "a running job cannot change `engine.chunk`", "resumes where it stopped"),
+        ("engine=inline", "a running job cannot change `engine.name`", "resumes where it stopped"),
+        ("seed=3", "a running job cannot change `seed`", "resumes where it stopped"),
+        ("filter.keep_share=0.5", "a running job cannot change `filter.keep_share`", "resumes where it stopped"),
         ("monitor.log_level=loud", "option `monitor.log_level` cannot be 'loud'", "give"),
     ],
 )
@@ -161,10 +161,10 @@ def test_a_newly_named_teacher_keeps_no_option_of_the_one_before() -> None:
     other = control.merge(more, control.parse_overrides(["teacher=reference", "engine.attempts=5"]))
     assert other == {"teacher": {"name": "reference"}, "engine": {"workers": 3, "attempts": 5}}
     assert control.apply(other, begun).teacher.model_dump() == {"name": "reference"}
-    with pytest.raises(ConfigError, match=r"no option `teacher.sustitute`") as caught:
+    with pytest.raises(ConfigError, match=r"unknown option `teacher.sustitute`") as caught:
         control.apply(control.parse_overrides(["teacher.sustitute=0.5"]), begun)
     assert "teacher.substitute" in caught.value.fix
-    with pytest.raises(ConfigError, match="no preset"):
+    with pytest.raises(ConfigError, match="unknown teacher preset"):
         control.parse_overrides(["teacher.preset=whisper"])
 
 
@@ -226,8 +226,8 @@ def test_figures_name_a_teacher_that_made_all_although_the_run_began_with_anothe
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("teacher.name=ecko", "there is no teacher `ecko`"),
-        ("teacher.seeed=1", "there is no option `teacher.seeed`"),
+        ("teacher.name=ecko", "unknown teacher `ecko`"),
+        ("teacher.seeed=1", "unknown option `teacher.seeed`"),
         ("teacher={name: transformers, model: /nowhere/at/all}", "/nowhere/at/all"),
         ("teacher=pocketsphinx", "cannot take over"),
         ("teacher={name: consensus, of: [aa, bb]}", "cannot take over"),
@@ -321,7 +321,7 @@ def test_the_log_level_is_that_asked_for_until_the_job_ends(
     monitor.start_logging("warning")
     work = fill(str(tmp_path), wav, 40)
     run(work, {"name": "echo"}, {8: ["monitor.log_level=info"]})
-    assert "control: done what was asked for" in capfd.readouterr().err
+    assert "control: changed as requested" in capfd.readouterr().err
     assert monitor.level() == "warning"
     assert [handler.level for handler in monitor.log.handlers] == [logging.WARNING]
 
@@ -336,7 +336,7 @@ def test_storage_that_fails_while_a_job_looks_is_a_warning(
     _, labels = run(work, {"name": "echo", "delay_ms": 10})
     assert makers(labels) == {key(task_of(delay_ms=10)): 12}
     stderr = capfd.readouterr().err
-    assert stderr.count("not known what is asked for") == 1
+    assert stderr.count("the request cannot be read") == 1
     assert "cannot write" in stderr
 
 
@@ -345,7 +345,7 @@ def test_a_malformed_request_is_refused_and_not_fatal(wav: Path, tmp_path: Path,
     work.write_json(control_file.REQUEST, {"set": {"teacher": 3, "engine": ["workers"]}})
     _, labels = run(work, {"name": "echo"})
     assert makers(labels) == {key(task_of()): 12}
-    assert "cannot be understood" in control.job_statuses(work)[0].refused
+    assert "cannot be read" in control.job_statuses(work)[0].refused
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -377,7 +377,7 @@ def test_the_command_writes_shows_extends_and_withdraws_requests(
     assert command(capsys, name, "--clear", "--set", "engine.workers=2")[1]["asked"] == {"engine": {"workers": 2}}
     assert command(capsys, name, "--clear")[1]["asked"] == {}
     assert cli.main(["control", name]) == 0
-    assert "nothing is asked for" in capsys.readouterr().out
+    assert "nothing is requested" in capsys.readouterr().out
     with socket.create_server(("127.0.0.1", 0)) as job:  # where its metrics are served
         monkeypatch.setenv("VOXSTILL__MONITOR__PORT", str(job.getsockname()[1]))
         assert command(capsys, name)[0] == 0
@@ -405,7 +405,7 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
     assert makers(labels).keys() == {key(task), key(task_of(seed=9))}
     capsys.readouterr()
     assert cli.main(["control", work.root]) == 0
-    assert "works by what was asked for" in capsys.readouterr().out
+    assert "follows the request" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------------ killed, resumed, read

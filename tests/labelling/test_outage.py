@@ -62,9 +62,9 @@ def test_files_that_are_away_for_a_while_are_labelled_when_they_are_back(tmp_pat
     cfg = configured(work, corpus(Store(str(source)), 10))
     for number in (2, 3, 9):
         (source / f"{number}.wav").rename(source / f"{number}.away")
-    with pytest.raises(StorageError, match="3 utterances are left to do") as caught:
+    with pytest.raises(StorageError, match="3 utterances are not done") as caught:
         label_utterances(cfg)
-    assert "the same command does what is left" in caught.value.fix
+    assert "the same command does the rest" in caught.value.fix
     assert len(labels(work)) == 7
     with pytest.raises(StorageError, match="3 utterances"):
         label_utterances(cfg)
@@ -123,7 +123,7 @@ def test_a_server_that_answers_503_now_and_then_loses_no_utterance(tmp_path: Pat
     work = tmp_path / "work"
     with serve(Transcriptions, statuses=[200, 200, 503] * 4) as port:
         cfg = configured(work, corpus(Store(str(tmp_path / "source")), 12), teacher_at(port))
-        with pytest.raises(TeacherError, match="4 utterances are left to do"):
+        with pytest.raises(TeacherError, match="4 utterances are not done"):
             label_utterances(cfg)
         assert len(labels(work)) == 8
         assert_all_labelled(label_utterances(cfg), work, 12)
@@ -183,5 +183,5 @@ def test_files_that_do_not_answer_give_the_index_an_exit_code_and_an_outage_ends
     monkeypatch.setattr(postponed, "MAX_POSTPONED", 4)
     for path in source.glob("*.wav"):
         path.rename(path.with_suffix(".away"))
-    with pytest.raises(StorageError, match="4 files are left to do"):
+    with pytest.raises(StorageError, match="4 files are not done"):
         index(cfg.model_copy(update={"work": str(tmp_path / "other")}))

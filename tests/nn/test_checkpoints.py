@@ -133,12 +133,12 @@ def test_a_parakeet_gives_its_encoder_to_any_kind_and_all_of_it_to_its_own(
 def test_a_checkpoint_that_cannot_be_used_is_an_error_that_says_why(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="kind: rnnt"):
         from_checkpoint(folder, kind="rnnt")
-    with pytest.raises(DataError, match="holds no student"):
+    with pytest.raises(DataError, match="contains no student"):
         from_checkpoint(tmp_path / "nowhere")
     config = tmp_path / "bert"
     config.mkdir()
     (config / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(DataError, match="holds no student") as caught:
+    with pytest.raises(DataError, match="contains no student") as caught:
         from_checkpoint(config)
     assert "bert" in (caught.value.why or "")
     torn = tmp_path / "torn"

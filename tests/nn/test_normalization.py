@@ -160,5 +160,5 @@ def test_a_checkpoint_brings_the_normalization_that_it_was_trained_with(tmp_path
         assert (frontend.log_mel.normalization, frontend.log_mel.level_range_db) == (normalization, range_db)
         assert checkpoints.make_frontend(config, Augment(), None, str(folder), normalization)
         other = "utterance" if normalization == "level" else "level"
-        with pytest.raises(ConfigError, match=rf"student.normalization: {other}.*does not go with"):
+        with pytest.raises(ConfigError, match=rf"student.normalization: {other}.*cannot be used with"):
             checkpoints.make_frontend(config, Augment(), None, str(folder), other)

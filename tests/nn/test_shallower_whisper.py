@@ -84,5 +84,5 @@ def test_more_layers_than_there_are_is_an_error(folder: Path) -> None:
 
 def test_layers_of_another_student_than_a_whisper_are_refused() -> None:
     student = {"checkpoint": "some/wav2vec2", "encoder_layers": 2}
-    with pytest.raises(ConfigError, match="no use"):
+    with pytest.raises(ConfigError, match="no effect"):
         check(Config.model_validate({"student": student, "train": {"steps": 1}}))

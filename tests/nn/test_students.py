@@ -86,10 +86,10 @@ def test_a_saved_student_comes_back_with_the_same_weights(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_a_student_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no student") as caught:
+    with pytest.raises(DataError, match="contains no student") as caught:
         checkpoints.load(tmp_path)
     assert caught.value.fix
     (tmp_path / "config.json").write_text('{"model_type": "parakeet_ctc"}')
     (tmp_path / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(DataError, match="holds no student"):
+    with pytest.raises(DataError, match="contains no student"):
         checkpoints.load(tmp_path)

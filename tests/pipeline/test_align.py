@@ -145,7 +145,7 @@ def test_blocks_are_joined_in_their_middles(tone_student: Path) -> None:
     [
         (" \n ", 3, "is empty"),
         ("xyz 17", 3, "has no token of any word"),
-        ("ba du " * 500, 3, "shorter than its text can be"),
+        ("ba du " * 500, 3, "too short for its text"),
         ("ko ko ko ko ko ko ko ko", 3, "no text of"),
     ],
 )
@@ -166,12 +166,12 @@ def test_a_manifest_that_is_there_and_a_missing_model_are_errors(
     assert run(tmp_path, tone_student) == 2
     assert "exists" in capsys.readouterr().err
     assert (tmp_path / "talk.jsonl").read_text() == "mine"
-    with pytest.raises(ConfigError, match="no model to align with"):
+    with pytest.raises(ConfigError, match="no model for the alignment"):
         voxstill.align(Config(), tmp_path / "talk.wav", tmp_path / "talk.txt", tmp_path / "new.jsonl")
     whisper = write_whisper_checkpoint(tmp_path / "whisper", LINES)
     transformers.WhisperFeatureExtractor().save_pretrained(whisper)
     assert run(tmp_path, whisper, "--yes") == 2
-    assert "it is no CTC model" in capsys.readouterr().err
+    assert "it is not a CTC model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", ["s3://bucket/talk.jsonl", "folder"])

@@ -70,8 +70,8 @@ def test_a_broken_checkpoint_and_one_that_is_gone_are_refused_in_words(
 ) -> None:
     broken = training / "checkpoints" / "epoch=0-step=10" / "model.safetensors"
     save_file({}, broken)
-    assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "best", code=3)["error"]
-    assert "is no whole checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "none", code=3)["error"]
+    assert "is not a complete checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "best", code=3)["error"]
+    assert "is not a complete checkpoint" in run(capsys, "evaluate", training / "checkpoints" / "none", code=3)["error"]
     error = run(capsys, "evaluate", training, code=2)["error"]
     assert "there is no student" in error
     assert f"give a checkpoint of it: `{training / 'checkpoints' / 'best'}`" in error
@@ -86,7 +86,7 @@ def test_a_vocabulary_that_is_not_what_was_written_is_refused(
         assert broken != whole
         file.write_bytes(broken)
         error = run(capsys, "transcribe", training / "checkpoints" / "best", audio, code=3)["error"]
-        assert f"`{file}` holds no vocabulary of a student" in error
+        assert f"`{file}` contains no vocabulary of a student" in error
     file.unlink()
     error = run(capsys, "transcribe", training / "checkpoints" / "best", audio, code=3)["error"]
     assert "No such file" in error
@@ -102,4 +102,4 @@ def test_a_link_to_itself_and_notes_that_are_none_are_no_traceback(
         run(capsys, "transcribe", best, audio)
     best.unlink()
     best.symlink_to("best")
-    assert "is no whole checkpoint" in run(capsys, "transcribe", best, audio, code=3)["error"]
+    assert "is not a complete checkpoint" in run(capsys, "transcribe", best, audio, code=3)["error"]

@@ -121,7 +121,7 @@ def test_silence_has_a_warning_and_what_is_too_short_an_error(students: dict[str
     (tmp_path / "b.wav").write_bytes(codec.encode(np.ones(20, np.int16), "wav"))
     cfg = voxstill.load_config(None, "segment.vad=always")
     [silent, short] = voxstill.classify(students["wav2vec2 classes"], [tmp_path]).results
-    assert (silent.error, silent.warning) == (None, "silent: all of its samples are 0")
+    assert (silent.error, silent.warning) == (None, "silent: all samples are 0")
     assert len(silent.classes) == len(NAMES)
     [unspoken] = voxstill.embed(students["speakers"], [tmp_path / "a.wav"], cfg).embeddings
     assert short.error == unspoken.error == "too short, or without speech"
@@ -169,7 +169,7 @@ def test_two_recordings_are_compared_by_the_threshold_of_the_newest_result(
     broken = run(capsys, "embed", experiment, audio / "ba.flac", audio / "broken.wav", "--compare", code=3)
     assert "comparison" not in broken
     assert cli.main(["embed", str(experiment), str(audio), "--compare"]) == 2
-    assert "3 are named" in capsys.readouterr().err
+    assert "3 are given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_teachers_are_compared_with_each_other_and_the_human_texts(
     assert result["different"][0]["apart"] >= result["different"][-1]["apart"] > 0
     assert set(result["different"][0]["heard"]) == set(recipes)
     assert main(["compare-teachers", work, *recipes, "--set", "engine.name=inline"]) == 0
-    assert "where they differ most" in capsys.readouterr().out
+    assert "largest disagreements" in capsys.readouterr().out
 
 
 def test_a_comparison_is_a_page_with_audio(

@@ -74,7 +74,7 @@ def test_requests_are_added_to_one_another_shown_and_taken_back(
     assert "train.steps = 90" in capsys.readouterr().out
     assert command(capsys, run.path, "--clear")[1]["asked"] == {}
     assert cli.main(["control", str(run.path)]) == 0
-    assert "nothing is asked for: the training runs as it was begun" in capsys.readouterr().out
+    assert "nothing is requested: the training runs as it was started" in capsys.readouterr().out
 
 
 def test_the_status_says_whether_the_training_runs_and_what_it_made_of_the_request(
@@ -84,17 +84,17 @@ def test_the_status_says_whether_the_training_runs_and_what_it_made_of_the_reque
     _, result, _ = command(capsys, run.path, "--set", "train.steps=90")
     assert result["jobs"][0]["running"] is True
     assert cli.main(["control", str(run.path)]) == 0
-    assert "has not taken what was asked for yet" in capsys.readouterr().out
+    assert "has not read the request yet" in capsys.readouterr().out
     write_status(run, asked_at=result["at"], since=41)
     assert cli.main(["control", str(run.path)]) == 0
-    assert "works by what was asked for, since step 41" in capsys.readouterr().out
-    write_status(run, asked_at=result["at"], refused="the training would be over already", started="1")
+    assert "follows the request, since step 41" in capsys.readouterr().out
+    write_status(run, asked_at=result["at"], refused="the training would already be over", started="1")
     _, result, _ = command(capsys, run.path)
     assert result["jobs"][0]["running"] is False  # another process has its number now
     assert cli.main(["control", str(run.path)]) == 0
     out = capsys.readouterr().out
     assert "training: ended" in out
-    assert "refused what was asked for" in out
+    assert "refused the request" in out
 
 
 def test_a_request_that_was_refused_is_no_part_of_the_next_one(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,4 +142,4 @@ def test_a_training_that_is_finished_and_what_is_no_training_are_refused(
     assert command(capsys, run.path)[0] == 0
     assert not (run.path / control.REQUEST).exists()
     code, _, err = command(capsys, tmp_path / "nowhere", "--stop-after-epoch")
-    assert (code, "is no experiment" in err) == (2, True)
+    assert (code, "is not an experiment" in err) == (2, True)

@@ -96,7 +96,7 @@ def test_python_has_the_same_result(tmp_path: Path, engine: str) -> None:
     result = voxstill.diarize([write(tmp_path / "talk.wav", 4)], voxstill.load_config(None, engine))
     assert result.speakers == 2
     assert type(result).from_dict(json.loads(json.dumps(result.to_dict()))) == result
-    with pytest.raises(ConfigError, match="no form"):
+    with pytest.raises(ConfigError, match="unknown format"):
         result.render("text")  # type: ignore[arg-type]
 
 

@@ -80,7 +80,7 @@ def test_a_corpus_under_another_address_is_not_taken_again(
     assert (figures.duplicates, figures.damaged, figures.exit_code, figures.splits) == (NUM, 0, 0, first.splits)
     assert utterances(cfg) == before
     assert reasons(cfg) == {f"B/{number}.wav": f"duplicate: of `A/{number}.wav`" for number in range(NUM)}
-    assert f"{NUM} recordings hold audio that is in the table under another address" in caplog.text
+    assert f"{NUM} recordings have audio that is in the table under another address" in caplog.text
     assert not verify(cfg.work, cfg).broken
     written = parts(cfg)
     assert index(cfg) == figures
@@ -95,7 +95,7 @@ def test_a_moved_corpus_with_ids_of_its_own_is_refused_and_goes_on_by_a_link(cor
     cfg = configured(tmp_path, corpus)
     first, before = index(cfg), parts(cfg)
     corpus.rename(tmp_path / "B")
-    with pytest.raises(DataError, match="the id `u0` is taken") as caught:
+    with pytest.raises(DataError, match="the id `u0` is already used") as caught:
         index(configured(tmp_path, tmp_path / "B"))
     assert "leave a link at its old place" in caught.value.fix
     corpus.symlink_to(tmp_path / "B")
@@ -206,13 +206,13 @@ def test_one_file_may_have_stretches_that_overlap(tmp_path: Path) -> None:
 
 def test_parts_in_any_order_leave_what_one_index_leaves(corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus, tmp_path / "B")
-    made = []
+    results = []
     for number, order in enumerate(([None], ["1/3", "2/3", "3/3"], ["3/3", "2/3", "1/3"])):
         cfg = configured(tmp_path, corpus, tmp_path / "B", work=str(tmp_path / str(number)))
         figures = [index(cfg, part=part) for part in order][-1]
-        made.append((figures, utterances(cfg), reasons(cfg)))
-    assert made[0] == made[1] == made[2]
-    assert (made[0][0].utterances, made[0][0].duplicates) == (NUM, NUM)
+        results.append((figures, utterances(cfg), reasons(cfg)))
+    assert results[0] == results[1] == results[2]
+    assert (results[0][0].utterances, results[0][0].duplicates) == (NUM, NUM)
 
 
 def test_an_index_that_was_killed_while_it_left_copies_out_goes_on(corpus: Path, tmp_path: Path) -> None:

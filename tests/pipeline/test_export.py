@@ -87,10 +87,10 @@ def test_a_folder_with_a_broken_file_is_made_again(
 
 def test_another_folder_is_refused_in_words(judged: Path, target: Path, tmp_path: Path, command: Command) -> None:
     other = write_student(tmp_path / "other", "ctc", "level")
-    assert "holds another model" in command("export", other, "--to", target, code=2)["error"]
+    assert "contains another model" in command("export", other, "--to", target, code=2)["error"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    assert "holds no exported student" in command("export", judged, "--to", tmp_path / "mine", code=2)["error"]
+    assert "contains no exported student" in command("export", judged, "--to", tmp_path / "mine", code=2)["error"]
     assert "exported already" in command("export", target, "--to", tmp_path / "again", code=2)["error"]
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
@@ -183,7 +183,7 @@ def test_other_tokens_than_those_of_torch_are_an_error_with_the_first_of_them(
     audio = gate.GateAudio(name="tones", utterances=utterances, samples=samples)
     first, second = recognizers
     pieces = first.vocabulary.pieces, second.vocabulary.pieces
-    with pytest.raises(DataError, match="writes other tokens") as error:
+    with pytest.raises(DataError, match="outputs other tokens") as error:
         gate.parity(audio, first, second, pieces, Config())
     assert f"4 of 4 utterances, first `{TEXTS[0]}`" in error.value.why
 
@@ -204,4 +204,4 @@ def test_a_streaming_student_has_an_encoder_for_each_chunk(
     assert result["gate"]["equal"] == result["gate"]["utterances"] > 10
     for wrong in ("200", "560,560", "fast", ""):
         again = ["--to", tmp_path / "again", "--streaming", wrong]
-        assert "names no chunks" in command("export", streaming_tone_student, *again, code=2)["error"]
+        assert "has no valid chunk sizes" in command("export", streaming_tone_student, *again, code=2)["error"]

@@ -194,7 +194,7 @@ def test_stretches_come_back(tmp_path: Path) -> None:
     export(cfg, tmp_path / "nemo.json", "nemo")
     lines = [json.loads(line) for line in (tmp_path / "nemo.json").read_text().splitlines()]
     assert [(line["offset"], line["duration"]) for line in lines] == [(0.0, 0.4), (0.5, 0.4)]
-    with pytest.raises(DataError, match="stretch of a longer recording"):
+    with pytest.raises(DataError, match="segment of a longer recording"):
         export(cfg, tmp_path / "hf", "hf")
     export(cfg, tmp_path / "srt", "srt")
     assert (tmp_path / "srt/a.srt").read_text() == ("1\n00:00:00,000 --> 00:00:01,000\none one\n\n"), (
@@ -220,7 +220,7 @@ def test_scores_and_verdicts_are_columns(awkward: Config, tmp_path: Path) -> Non
     assert {entry.id for entry in entries_in(tmp_path / "kept.jsonl")} == {
         id_ for id_, row in rows.items() if row.get("kept")
     }
-    with pytest.raises(ConfigError, match="no place for scores"):
+    with pytest.raises(ConfigError, match="cannot hold scores"):
         export(awkward, tmp_path / "kaldi", "kaldi", scores=True)
 
 
@@ -269,7 +269,7 @@ def test_kaldi_ids_sort_as_their_speakers_do(pairs: list[tuple[str, str | None]]
 @pytest.mark.parametrize("name", ["calc.wav |", "a.wav:12"])
 def test_a_path_that_kaldi_would_run_or_misread_is_refused(tmp_path: Path, name: str) -> None:
     cfg = labelled(tmp_path, [{"audio": name, "text": "one", "split": "train"}])
-    with pytest.raises(DataError, match="cannot name the audio"):
+    with pytest.raises(DataError, match="cannot refer to the audio"):
         export(cfg, tmp_path / "kaldi", "kaldi")
     assert not (tmp_path / "kaldi").exists()
 
@@ -365,7 +365,7 @@ def test_nothing_is_overwritten_unasked_and_no_foreign_file_ever(awkward: Config
     (tmp_path / "kaldi/mine.txt").write_text("")
     with pytest.raises(ConfigError, match="mine"):
         export(awkward, tmp_path / "kaldi", "kaldi", overwrite=True)
-    with pytest.raises(ConfigError, match="no name for"):
+    with pytest.raises(ConfigError, match="not a file name for"):
         export(awkward, tmp_path / "labels.txt", "jsonl")
     assert not list(tmp_path.glob(".*"))
 

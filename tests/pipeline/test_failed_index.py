@@ -41,7 +41,7 @@ def test_segments_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, capl
 
 @pytest.mark.parametrize(
     ("second", "error", "code", "fix"),
-    [("gone.wav", StorageError, 4, "the same command tries again"), ("m.jsonl", DataError, 3, "mend the source")],
+    [("gone.wav", StorageError, 4, "the same command tries again"), ("m.jsonl", DataError, 3, "fix the source")],
 )
 def test_a_run_stops_after_an_index_that_failed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, second: str, error: type[Exception], code: int, fix: str

@@ -66,7 +66,7 @@ def test_the_page_is_one_well_formed_file_that_loads_nothing(judged: tuple[Confi
 def test_the_figures_of_the_page_are_those_of_the_verdicts(judged: tuple[Config, VerdictFigures]) -> None:
     cfg, figures = judged
     facts = filter_report.facts_of(cfg, figures)
-    assert {spread["title"] for spread in facts["spreads"]} >= {"Characters a second", "Compression ratio"}
+    assert {spread["title"] for spread in facts["spreads"]} >= {"Characters per second", "Compression ratio"}
     for spread in facts["spreads"]:
         assert sum(spread["kept"]) + sum(spread["dropped"]) + spread["unknown"] == figures.judged == 18
     assert sum(facts["spreads"][0]["kept"]) == figures.kept_utterances

@@ -81,7 +81,7 @@ def stored(cfg: Config) -> dict[str, bytes]:
 
 def measured(messages: list[str]) -> tuple[int, int]:
     """Parts that were measured and parts that were taken over, by the last line that says so."""
-    line = r"filter: labels of (\d+) parts are measured, those of (\d+) were before"
+    line = r"filter: labels of (\d+) parts are measured now, those of (\d+) were measured before"
     [*_, (new, old)] = [match.groups() for message in messages if (match := re.fullmatch(line, message))]
     return int(new), int(old)
 

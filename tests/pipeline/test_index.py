@@ -141,7 +141,7 @@ def test_an_edited_manifest_is_refused_with_its_line(tmp_path: Path, edit: Row) 
     row = {"audio": "b.wav", "id": "b", "text": "words", "speaker": "a", "split": "train", "language": "en"}
     index(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, row]))
     error = refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav"}, row | edit]))
-    assert "says other things" in error.what
+    assert "has other metadata" in error.what
     assert "m.jsonl:2" in error.what
     assert index(tmp_path, manifest(tmp_path, [row, {"audio": "a.wav"}])).utterances == 2  # order is no edit
 
@@ -150,7 +150,7 @@ def test_another_stretch_of_an_indexed_file_is_refused_too(tmp_path: Path) -> No
     write(tmp_path / "a.wav")
     rows = [{"audio": "a.wav", "start_ms": 0, "end_ms": 90}, {"audio": "a.wav", "start_ms": 100, "end_ms": 190}]
     index(tmp_path, manifest(tmp_path, rows[:1]))
-    assert "says other things" in refused(tmp_path, manifest(tmp_path, rows)).what
+    assert "has other metadata" in refused(tmp_path, manifest(tmp_path, rows)).what
 
 
 def test_a_manifest_that_was_wrong_about_a_file_may_be_mended(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_of_a_touched_file_the_source_says_the_same_as_before(tmp_path: Path) ->
     write(tmp_path / "a.wav")
     figures = index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "then"}]))
     touch(tmp_path / "a.wav")
-    assert "says other things" in refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "now"}])).what
+    assert "has other metadata" in refused(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "now"}])).what
     assert index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "text": "then"}])) == figures
 
 

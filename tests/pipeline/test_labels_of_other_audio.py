@@ -72,7 +72,7 @@ def elsewhere(cfg: Config) -> Config:
 
 
 def assert_refused(step: Callable[[], object]) -> None:
-    with pytest.raises(DataError, match=r"1 labels in .* are of other audio") as caught:
+    with pytest.raises(DataError, match=r"1 labels in .* are of different audio") as caught:
         step()
     assert "`u1`" in caught.value.why
     assert caught.value.fix
@@ -127,7 +127,7 @@ def test_labels_are_refused_where_the_index_was_made_anew_in_their_place(cfg: Co
     index(cfg)
     assert_refused(lambda: label_utterances(cfg))
     assert_refused(lambda: filter_labels(cfg))
-    assert any("other audio" in finding.reason for finding in check_work(Store(cfg.work)).rows)
+    assert any("different audio" in finding.reason for finding in check_work(Store(cfg.work)).rows)
 
 
 def test_another_index_in_the_same_folder_gets_no_labels_of_other_audio(cfg: Config, tmp_path: Path) -> None:

@@ -70,4 +70,4 @@ def test_a_corpus_without_texts_is_an_error(tmp_path: Path, capsys: pytest.Captu
         assert "no words" in capsys.readouterr().err
     (tmp_path / "empty.txt").unlink()
     assert cli.main(["train-lm", str(tmp_path), "--output", str(tmp_path / "out.arpa")]) == 3
-    assert "holds no texts" in capsys.readouterr().err
+    assert "contains no texts" in capsys.readouterr().err

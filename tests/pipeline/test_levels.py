@@ -154,5 +154,5 @@ def test_what_is_normalized_cannot_stay_in_its_tar(tmp_path: Path) -> None:
     indexing.index(cfg)
     label_utterances(cfg)
     filter_labels(cfg)
-    with pytest.raises(Exception, match="cannot stay where it is"):
+    with pytest.raises(Exception, match="cannot be used in place"):
         shard(cfg)

@@ -81,10 +81,10 @@ def test_a_server_does_the_same(
         assert cli.main(["listen", f"{server.url}?model=two", "--from", str(recording), "--json"]) == 0
         check(lines(capsys))
         assert cli.main(["listen", server.url, "--from", str(recording)]) == 2
-        assert "the session names no model; there are `one`, `two`" in capsys.readouterr().err
+        assert "the session has no model; the models are `one`, `two`" in capsys.readouterr().err
         monkeypatch.setenv("VOXSTILL_API_KEY", "wrong")
         assert cli.main(["listen", server.url, "--from", str(recording)]) == 2
-        assert "no server answers at" in capsys.readouterr().err
+        assert "no server responds at" in capsys.readouterr().err
 
 
 def test_a_recording_that_is_no_audio_is_an_error(
@@ -98,7 +98,7 @@ def test_a_recording_that_is_no_audio_is_an_error(
 def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     real = serve.importlib.util.find_spec
     monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None if name == "uvicorn" else real(name))
-    with pytest.raises(ConfigError, match="there is no server") as caught:
+    with pytest.raises(ConfigError, match="the server is not installed") as caught:
         serve.check_packages()
     assert caught.value.fix == "pip install 'voxstill[serve]'"
     assert caught.value.why == "uvicorn is not installed"
@@ -107,4 +107,4 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(monkeypa
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://["])
 def test_an_address_that_is_none_is_an_error(url: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["listen", url, "--from", str(recording)]) == 2
-    assert "no server answers" in capsys.readouterr().err
+    assert "no server responds" in capsys.readouterr().err

@@ -136,7 +136,7 @@ READERS: dict[str, tuple[str, Callable[[Config, Path], object]]] = {
     "label again": ("labels", lambda cfg, _: voxstill.label(cfg)),
     "filter": ("labels", lambda cfg, _: voxstill.filter(cfg)),
     "filter again": ("scores", lambda cfg, _: voxstill.filter(cfg)),
-    "judge again": ("verdicts", lambda cfg, _: voxstill.filter(cfg)),
+    "evaluate again": ("verdicts", lambda cfg, _: voxstill.filter(cfg)),
     "shard": ("verdicts", lambda cfg, _: voxstill.shard(cfg)),
     "shard again": ("shards", lambda cfg, _: voxstill.shard(cfg)),
     "plan": ("shards", lambda cfg, _: plan_(cfg.work, None, 0, cfg)),

@@ -165,7 +165,7 @@ def test_other_audio_under_the_same_ids_is_kept(tmp_path: Path, caplog: pytest.L
     ids = sorted(row.id for row in rows_of(Store(first.work), figures))
     assert ids == ["u1", "u2", "u2", "u3", "u3", "u4", "u4"]
     assert figures.dropped == {"of a test split": 1}
-    assert "1 utterances are left out that have id and length of a held-out or removed one" in caplog.text
+    assert "1 utterances are left out that have the id and length of a held-out or removed one" in caplog.text
     assert plan_(first.work, None, 0, of_both(first, second)).steps
 
 

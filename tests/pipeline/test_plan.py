@@ -152,7 +152,7 @@ def test_shards_are_planned_with_the_weights_of_their_data_sets(
     ):
         code, message = error(capsys, store.root, "--set", wrong)
         assert code == 2, message
-        assert "every utterance comes in every epoch" in message
+        assert "every utterance is used in every epoch" in message
     code, message = error(capsys, store.root, "--set", "plan.weights={big: 1000000, small: 0.000001}")
     assert code == 2, message
     assert "an epoch would have" in message

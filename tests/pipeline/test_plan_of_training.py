@@ -172,7 +172,7 @@ def test_a_preset_is_in_the_plan(work: Path) -> None:
 def test_what_cannot_be_known_before_is_said(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = config.load(None, [*train_once.OF_STUDENT, "train.max_minutes=5"])
     second = plan_(f"{work}/shards/r", None, 1, cfg)
-    assert "the clock" in second.notes[0]
+    assert "the training time" in second.notes[0]
     assert f"note: {second.notes[0]}" in second.to_text()
     assert plan_(f"{work}/shards/r", None, 0, cfg).notes == ()
     monkeypatch.setattr(registry, "find", lambda _: TAGGING)  # a task of another package, which knows no plans

@@ -91,8 +91,8 @@ def test_what_cannot_be_pushed_is_refused_in_words(exported_tone_student: Path, 
     with hub_server() as hub:
         for model, name, reason in (
             (tmp_path, "team/tone", "there is no student in"),
-            (exported_tone_student, "tone", "is no repository of the Hub"),
-            ("team/other", "team/tone", "is on the Hub already"),
+            (exported_tone_student, "tone", "is not a repository of the Hub"),
+            ("team/other", "team/tone", "is already on the Hub"),
         ):
             code, _, messages = run_on_hub(hub, tmp_path, "push", model, name)
             assert code != 0

@@ -55,7 +55,7 @@ def test_a_folder_without_audio_and_an_empty_command_line_are_errors(
     assert "there is no audio in" in err
     code, out, err = run(capsys, str(tone_student))
     assert (code, out) == (2, "")
-    assert "nothing to read" in err
+    assert "no audio to read" in err
     with pytest.raises(ConfigError, match="twice"):
         recordings.expand(["-", "a.wav", "-"])
 

@@ -66,7 +66,7 @@ def cfg(tmp_path: Path) -> Config:
     return config.load(None, ["teacher=reference", "engine={name: inline, chunk: 5}", *overrides], {})
 
 
-def made(cfg: Config) -> ShardFigures:
+def sharded(cfg: Config) -> ShardFigures:
     for step in (index, label_utterances, filter_labels):
         step(cfg)
     return shard(cfg)
@@ -96,22 +96,22 @@ def is_sound(cfg: Config) -> bool:
 
 
 def test_no_recipe_changes_where_nothing_is_removed(cfg: Config) -> None:
-    first = made(cfg)
+    first = sharded(cfg)
     assert remove(cfg, []).removed == 0
-    assert made(cfg) == first
+    assert sharded(cfg) == first
     assert not removals.of(Store(cfg.work))
     assert not (Path(cfg.work) / "removed").exists()
 
 
 def test_later_tables_and_shards_leave_removed_utterances_out(cfg: Config) -> None:
-    first = made(cfg)
+    first = sharded(cfg)
     unlabelled = shard_unlabelled(cfg)
     before = filter_labels(cfg)
     assert remove(cfg, ["u02", "u09"], "asked for it").removed == 2
     assert remove(cfg, ["u02"]).removed == 0
     [row, other] = sorted(removals.record(Store(cfg.work)), key=lambda removal: removal.id)
     assert (row.id, row.reason, other.id) == ("u02", "asked for it", "u09")
-    second, verdicts = made(cfg), filter_labels(cfg)
+    second, verdicts = sharded(cfg), filter_labels(cfg)
     assert (verdicts.removed, verdicts.judged, before.removed) == (2, before.judged - 1, None)  # u09 is of test
     assert verdicts.scores != before.scores
     assert set(ids_of(cfg, first)) - set(ids_of(cfg, second)) == {"u02"}
@@ -126,7 +126,7 @@ def test_later_tables_and_shards_leave_removed_utterances_out(cfg: Config) -> No
 
 
 def test_shards_that_hold_a_removed_utterance_are_refused(cfg: Config, tmp_path: Path) -> None:
-    made(cfg)
+    sharded(cfg)
     mixed = config.changed(cfg, f"work={tmp_path / 'own'}", f"train.corpora=[{{work: {cfg.work}, shards: reference}}]")
     labelled_shards(mixed)
     remove(cfg, ["u02"])
@@ -260,7 +260,7 @@ def test_a_consensus_leaves_removed_utterances_out(cfg: Config) -> None:
 def test_a_text_without_usable_audio_is_removed_too(cfg: Config, tmp_path: Path) -> None:
     for number in (1, 9):  # of the test split
         (tmp_path / f"{number}.wav").write_bytes(b"no audio")
-    made(cfg)
+    sharded(cfg)
     judged = {"u01", "u09"}
     assert {row.id for row in of_split(cfg).utterances} == judged
     assert remove(cfg, ["u01", "u02"]).to_dict() == {"removed": 2, "all_removed": 2}
@@ -324,9 +324,9 @@ def test_one_process_at_a_time_removes(cfg: Config) -> None:
 
 def test_a_bucket_as_a_folder(cfg: Config, s3: Store) -> None:
     cfg = config.changed(cfg, f"work={s3.root}")
-    made(cfg)
+    sharded(cfg)
     assert remove(cfg, ["u02"]).removed == 1
-    figures = made(cfg)
+    figures = sharded(cfg)
     assert "u02" not in ids_of(cfg, figures)
     result = clean(cfg, delete=True)
     assert {name.split("/")[0] for name in result.recipes} == {"scores", "shards", "verdicts"}
@@ -340,7 +340,7 @@ def test_a_bucket_as_a_folder(cfg: Config, s3: Store) -> None:
 def grown(cfg: Config, folder: Path) -> Iterator[ShardFigures]:
     for num in (NUM, NUM + 8):
         source(folder, num)
-        yield made(cfg)
+        yield sharded(cfg)
 
 
 def test_a_tar_with_a_removed_utterance_is_not_named_by_a_later_generation(cfg: Config, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_tar_with_a_removed_utterance_is_not_named_by_a_later_generation(cfg: 
     tar = rows["u02"].tar
     assert tar is not None
     remove(cfg, ["u02"])
-    third = made(cfg)
+    third = sharded(cfg)
     assert third.generation == 3
     assert ids_of(cfg, third) == sorted(rows.keys() - {"u02"})
     tars = {row.tar for row in tables.read(work, f"shards/{third.recipe}", Sample)}
@@ -363,7 +363,7 @@ def test_a_tar_with_a_removed_utterance_is_not_named_by_a_later_generation(cfg: 
     assert not (Path(cfg.work) / tar).exists()
     assert is_sound(cfg)
     assert clean(cfg).recipes == []
-    assert ids_of(cfg, made(cfg)) == ids_of(cfg, third)
+    assert ids_of(cfg, sharded(cfg)) == ids_of(cfg, third)
 
 
 def test_a_tar_is_not_named_where_an_earlier_generation_dropped_the_removed_utterance(
@@ -378,7 +378,7 @@ def test_a_tar_is_not_named_where_an_earlier_generation_dropped_the_removed_utte
         work.replace(key, tables.to_parquet([row for row in part if row.id != "u02"], Sample))
     assert first.recipe in str(tar)
     remove(cfg, ["u02"])
-    third = made(cfg)
+    third = sharded(cfg)
     assert tar not in {row.tar for row in tables.read(work, f"shards/{third.recipe}", Sample)}
     assert "u02" not in ids_of(cfg, third)
 
@@ -387,9 +387,9 @@ def test_a_tar_is_not_named_where_an_earlier_generation_dropped_the_removed_utte
 
 
 def test_clean_leaves_nothing_of_a_removed_utterance_in_shards_scores_and_verdicts(cfg: Config) -> None:
-    first = made(cfg)
+    first = sharded(cfg)
     remove(cfg, ["u02"])
-    second = made(cfg)
+    second = sharded(cfg)
     listed = clean(cfg)
     assert not listed.deleted
     assert f"shards/{first.recipe}" in listed.recipes
@@ -399,20 +399,20 @@ def test_clean_leaves_nothing_of_a_removed_utterance_in_shards_scores_and_verdic
     assert (done.recipes, done.bytes) == (listed.recipes, listed.bytes)
     assert not holding(cfg.work, "shards", "scores", "verdicts", texts=("u02", text_of(2)))
     assert workdir.finished_recipes(Store(cfg.work), "shards") == [second.recipe]
-    assert made(cfg) == second
+    assert sharded(cfg) == second
     assert clean(cfg) == CleanResult(recipes=[], bytes=0, deleted=False)
     assert is_sound(cfg)
 
 
 def test_clean_keeps_what_is_there_where_the_configuration_has_made_nothing_else(cfg: Config) -> None:
-    made(cfg)
+    sharded(cfg)
     assert clean(cfg).recipes == []
     remove(cfg, ["u02"])
     assert clean(cfg).recipes == []  # until `filter` and `shard` have run again
 
 
 def test_clean_lists_other_thresholds_unfinished_tables_and_other_labels(cfg: Config) -> None:
-    made(cfg)
+    sharded(cfg)
     other = config.changed(cfg, "filter.max_repeats=2")
     filter_labels(other)
     shards = shard(other).recipe
@@ -428,7 +428,7 @@ def test_clean_lists_other_thresholds_unfinished_tables_and_other_labels(cfg: Co
 
 
 def test_clean_keeps_what_a_mixture_names(cfg: Config) -> None:
-    figures = made(cfg)
+    figures = sharded(cfg)
     other = config.changed(cfg, "shard.utterances=3")
     beside = shard(other)
     mixed = config.changed(cfg, f"train.corpora=[{{work: {cfg.work}, shards: {beside.recipe}}}]")
@@ -439,7 +439,7 @@ def test_clean_keeps_what_a_mixture_names(cfg: Config) -> None:
 
 
 def test_clean_keeps_what_a_mixture_names_by_another_path(cfg: Config, tmp_path: Path) -> None:
-    made(cfg)
+    sharded(cfg)
     beside = shard(config.changed(cfg, "shard.utterances=3"))
     (tmp_path / "link").symlink_to(cfg.work)
     for path in (tmp_path / "link", f"{cfg.work}/../{Path(cfg.work).name}"):
@@ -451,7 +451,7 @@ def test_clean_keeps_what_a_mixture_names_by_another_path(cfg: Config, tmp_path:
 
 
 def test_clean_in_the_shell(cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made(cfg)
+    sharded(cfg)
     shard(config.changed(cfg, "shard.utterances=3"))
     file = tmp_path / "my.yaml"
     file.write_text(config.dump(cfg), encoding="utf-8")
@@ -474,10 +474,10 @@ def test_a_second_teacher_and_its_alignment_are_used(cfg: Config) -> None:
 
 
 def test_clean_names_shards_that_stay_and_hold_a_removed_utterance(cfg: Config) -> None:
-    made(cfg)
+    sharded(cfg)
     unlabelled = shard_unlabelled(cfg)
     remove(cfg, ["u02"])
-    made(cfg)
+    sharded(cfg)
     result = clean(cfg, delete=True)
     assert result.holding_removed == [f"shards/{unlabelled.recipe}"]
     assert "shard --unlabelled" in result.to_text()
@@ -488,11 +488,11 @@ def test_clean_names_shards_that_stay_and_hold_a_removed_utterance(cfg: Config) 
 
 
 def test_clean_deletes_all_shards_where_everything_was_removed(cfg: Config) -> None:
-    made(cfg)
+    sharded(cfg)
     shard_unlabelled(cfg)
     remove(cfg, [f"u{number:02}" for number in range(NUM)])
     with pytest.raises(DataError, match="keep no utterance") as refused:
-        made(cfg)
+        sharded(cfg)
     assert "were removed" in refused.value.why
     assert clean(cfg, delete=True).holding_removed == []
     assert not list((Path(cfg.work) / "shards").rglob("*.tar"))

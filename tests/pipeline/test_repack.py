@@ -114,7 +114,7 @@ def test_only_whole_members_of_a_tar_can_stay_in_place(tmp_path: Path, capsys: p
     work = str(tmp_path / "work")
     command = ["shard", work, "--from", str(tmp_path / "m.jsonl"), "--set", "engine=inline"]
     assert cli.main([*command, "--set", "shard.format=in_place"]) == 3
-    assert "cannot stay where it is" in capsys.readouterr().err
+    assert "cannot be used in place" in capsys.readouterr().err
     members = {"b.wav": codec.encode(noise(1), "wav")}
     write_tar(tmp_path / "t.tar", "w", members)
     [whole] = scan(Source(uri=str(tmp_path / "t.tar")))

@@ -55,12 +55,12 @@ def test_the_utterances_at_fault_are_named(run: RunDir, capsys: pytest.CaptureFi
     assert [row["finite"] for row in report["utterances"]] == [True, True, False, True]
     assert (report["step"], report["checkpoint"], report["weights_not_finite"]) == (5, "epoch=0-step=1", [])
     assert report["batches"][0]["loss"] is None
-    assert "look at their texts" in report["verdict"]
+    assert "check their texts" in report["verdict"]
 
 
 def test_a_batch_without_a_fault_is_reported_in_words(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     text = replayed(run, BATCH, capsys)
-    assert "all of it is sound under these weights" in text
+    assert "everything is finite with these weights" in text
     assert all(id_ in text for id_ in BATCH.ids)
 
 
@@ -72,7 +72,7 @@ def test_broken_weights_are_not_blamed_on_the_data(run: RunDir, capsys: pytest.C
     checkpoint.save(run, model, optimizer, optim.Average(), State(step=2), Config().train)
     report = json.loads(replayed(run, BATCH, capsys, "--json"))
     assert report["weights_not_finite"] == [name]
-    assert "go back to an older one" in report["verdict"]
+    assert "resume from an older one" in report["verdict"]
 
 
 def test_a_batch_that_cannot_be_replayed_is_an_error(
@@ -81,8 +81,8 @@ def test_a_batch_that_cannot_be_replayed_is_an_error(
     assert cli.main(["doctor", str(tmp_path), "--batch", "none"]) == 2
     assert cli.main(["doctor", str(run.path), "--batch", str(run.config)]) == 3
     message = capsys.readouterr().err
-    assert "is no experiment" in message
-    assert "is no saved batch" in message
+    assert "is not an experiment" in message
+    assert "is not a saved batch" in message
 
 
 def test_a_step_of_a_classification_is_replayed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,15 +66,15 @@ def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_th
     [teacher] = [one for one in results.read_all(judged / "evaluation") if one.recogniser != results.STUDENT]
     rows = results.rows(teacher.hypotheses)
     teacher.hypotheses.write_text("".join(json.dumps({**row, "text": "mi"}) + "\n" for row in rows))
-    made = json.loads(run("report", judged, "--json"))
-    assert made["report"] == str(judged / "report.html")
-    assert made["against_teacher"]["p"] == pytest.approx(2 / 2**6)
-    assert made["against_teacher"]["difference"] < 0
-    assert (made["against_teacher"]["units"], made["against_teacher"]["over"]) == (6, "speakers")
+    result = json.loads(run("report", judged, "--json"))
+    assert result["report"] == str(judged / "report.html")
+    assert result["against_teacher"]["p"] == pytest.approx(2 / 2**6)
+    assert result["against_teacher"]["difference"] < 0
+    assert (result["against_teacher"]["units"], result["against_teacher"]["over"]) == (6, "speakers")
     page = (judged / "report.html").read_text(encoding="utf-8")
     for text in (page, run("report", judged)):
         assert "p = 0.031, over 6 speakers" in text
-        assert "The student makes fewer errors than its teacher, which is hardly chance." in text
+        assert "The student makes fewer errors than its teacher, which is statistically significant." in text
     assert "p = 0.031" in (judged / "report.md").read_text(encoding="utf-8")
     assert "small FastConformer-RNN-T" in page
     assert "CTC" not in page.partition("How it was made</h2>")[0]
@@ -83,14 +83,14 @@ def test_after_train_and_evaluate_the_page_says_whether_the_student_is_better_th
 
 
 @pytest.mark.parametrize(
-    ("speaker", "said"),
+    ("speaker", "sentence"),
     [
-        ("ann", "no interval can be given, as all utterances are of one speaker"),
+        ("ann", "there is no interval, as all utterances are of one speaker"),
         (None, "over 6 utterances (no speakers"),
     ],
 )
 def test_without_two_speakers_the_page_says_what_the_comparison_lacks(
-    judged: Path, run: Run, tmp_path: Path, speaker: str | None, said: str
+    judged: Path, run: Run, tmp_path: Path, speaker: str | None, sentence: str
 ) -> None:
     exp = shutil.copytree(judged, tmp_path / "exp")
     for result in results.read_all(exp / "evaluation"):
@@ -99,7 +99,7 @@ def test_without_two_speakers_the_page_says_what_the_comparison_lacks(
     tested = json.loads(run("report", exp, "--json"))["against_teacher"]
     assert (tested["interval"] is None, tested["p"] is None) == (speaker is not None,) * 2
     for text in (run("report", exp), (exp / "report.html").read_text(encoding="utf-8")):
-        assert said in text
+        assert sentence in text
 
 
 def test_the_page_says_which_options_were_changed_while_it_trained(judged: Path, run: Run, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_cannot_be_written_is_printed_with_a_warning(
 
 
 def test_a_folder_that_is_no_experiment_is_refused(tmp_path: Path, run: Run) -> None:
-    assert "is no experiment" in run("report", tmp_path, code=2)
+    assert "is not an experiment" in run("report", tmp_path, code=2)
     with pytest.raises(voxstill.ConfigError):
         voxstill.report(tmp_path)
 
@@ -181,11 +181,11 @@ def test_results_of_weights_that_were_trained_further_are_not_those_of_the_model
     weights = load_file(exp / "model" / "model.safetensors")
     save_file({name: value * 1.01 for name, value in weights.items()}, exp / "model" / "model.safetensors")
     loading.write_sums(exp / "model")
-    made = json.loads(run("report", exp, "--json"))
-    assert results.EARLIER in {row["recogniser"] for row in made["results"]}
-    assert results.STUDENT not in {row["recogniser"] for row in made["results"]}
-    assert made["against_teacher"] is None
-    assert "it was trained further since" in run("compare", exp, judged, code=3)
+    result = json.loads(run("report", exp, "--json"))
+    assert results.EARLIER in {row["recogniser"] for row in result["results"]}
+    assert results.STUDENT not in {row["recogniser"] for row in result["results"]}
+    assert result["against_teacher"] is None
+    assert "it was trained further after it" in run("compare", exp, judged, code=3)
     run("evaluate", exp)
     assert results.EARLIER not in {result.recogniser for result in results.read_all(exp / "evaluation")}
     run("compare", exp, judged)

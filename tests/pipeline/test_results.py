@@ -119,5 +119,5 @@ def test_what_lies_within_a_result_is_rebuilt() -> None:
 
 @pytest.mark.parametrize("words", [[5], [{"text": "ba"}]])
 def test_a_result_whose_parts_are_something_else_is_a_data_error(words: list[object]) -> None:
-    with pytest.raises(DataError, match="these are no "):
+    with pytest.raises(DataError, match="these are not "):
         Transcript.from_dict({"audio": "a", "text": "ba", "words": words, "error": None})

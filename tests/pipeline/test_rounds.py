@@ -177,7 +177,7 @@ def test_rounds_that_make_no_sense_are_refused_before_any_work(
     path = configure(tmp_path, 1)
     settings = [argument for override in ("rounds=2", *overrides) for argument in ("--set", override)]
     assert cli.main(["run", str(path), *settings]) == 2
-    assert f"`rounds: 2` and `{name}` do not go together" in capsys.readouterr().err
+    assert f"`rounds: 2` and `{name}` cannot be combined" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 
 

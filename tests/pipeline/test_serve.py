@@ -41,7 +41,7 @@ def test_a_model_may_have_a_name_and_a_weight(text: str, source: ModelSource) ->
 
 @pytest.mark.parametrize("text", ["", "=exp/mine", "a=", "a=@3", "a=b@-1", "a=b@inf", "a=b@nan"])
 def test_what_names_no_model_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="names no model to serve"):
+    with pytest.raises(ConfigError, match="is not a model to serve"):
         model_source(text)
 
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_served_is_an_error_in_words(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "would have no traffic" in fails(capsys, f"a={tone_student}@0")
+    assert "would get no traffic" in fails(capsys, f"a={tone_student}@0")
     assert "cannot listen at 192.0.2.1:0" in fails(capsys, tone_student, "--host", "192.0.2.1")
     assert f"`{tmp_path}/nothing`" in fails(capsys, tmp_path / "nothing")
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -157,4 +157,4 @@ def test_a_variable_without_a_key_is_no_open_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VOXSTILL_API_KEYS", " , ")
-    assert "holds no key" in fails(capsys, "mine=nothing")
+    assert "contains no key" in fails(capsys, "mine=nothing")

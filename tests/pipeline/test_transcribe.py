@@ -249,7 +249,7 @@ def test_only_sentences_of_a_grammar_are_transcribed(
     assert (code, json.loads(out)["transcripts"][0]["text"]) == (0, " ".join(first.split()[:-1]))
     assert "lacks `xylophone`: sentences with this word are left out" in err
     code, _, err = run(capsys, str(tone_student), audio[0], "--set", grammar_file(tmp_path, "xylophone"))
-    assert (code, "can write no sentence of the grammar" in err) == (3, True)
+    assert (code, "cannot output any sentence of the grammar" in err) == (3, True)
 
 
 @pytest.mark.parametrize(

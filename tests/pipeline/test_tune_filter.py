@@ -57,7 +57,7 @@ def test_texts_of_a_separate_file_count_too(tmp_path: Path) -> None:
 def test_without_any_human_text_there_is_nothing_to_tune_by(tmp_path: Path) -> None:
     cfg = config.load(str(settings(tmp_path)))
     write_tables(cfg, [(utterance, label) for utterance, label in corpus(60) if utterance.text is None], 20)
-    with pytest.raises(DataError, match="no label can be held against a human text"):
+    with pytest.raises(DataError, match="no label can be compared with a human text"):
         tune_filter.tune(cfg)
 
 

@@ -33,7 +33,7 @@ NUM = 20
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A finished work folder: four parts of utterances, four of labels, two shards and more."""
     folder = tmp_path_factory.mktemp("made")
     source = folder / "source"
@@ -52,9 +52,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 @pytest.fixture
-def cfg(made: Config, tmp_path: Path) -> Config:
-    shutil.copytree(made.work, tmp_path / "work")
-    return changed(made, f"work={tmp_path / 'work'}")
+def cfg(finished: Config, tmp_path: Path) -> Config:
+    shutil.copytree(finished.work, tmp_path / "work")
+    return changed(finished, f"work={tmp_path / 'work'}")
 
 
 def files(cfg: Config) -> dict[str, bytes]:
@@ -227,7 +227,7 @@ def test_what_rests_on_labels_that_are_others_now_is_made_of_these(
     with caplog.at_level("WARNING", logger="voxstill"):
         logging.getLogger("voxstill").propagate = True
         assert checked(cfg, repair=True).exit_code == 0
-    assert "holds other labels than before" in caplog.text
+    assert "has other labels than before" in caplog.text
     assert not newest.exists()
     assert not checked(cfg).broken
     assert filter_labels(cfg).judged == NUM

@@ -71,16 +71,16 @@ def test_equal_seeds_make_equal_bytes_and_nothing_twice(
     assert make(capsys, grammar, tmp_path / "two") == two
     assert all((tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes() for file in files)
     error = make(capsys, grammar, tmp_path / "two", "--set", "seed=8", code=2)
-    assert "it holds voices of other texts or options" in error
+    assert "it contains voices of other texts or options" in error
 
 
 def test_several_corpora_are_sources_of_one_work_folder(
     capsys: pytest.CaptureFixture[str], grammar: Path, tmp_path: Path
 ) -> None:
-    made = [make(capsys, grammar, tmp_path / f"{seed}", "--set", f"seed={seed}") for seed in (0, 1)]
-    index = ["index", *(figures["path"] for figures in made), "--work", str(tmp_path / "work"), "--json"]
+    manifests = [make(capsys, grammar, tmp_path / f"{seed}", "--set", f"seed={seed}") for seed in (0, 1)]
+    index = ["index", *(figures["path"] for figures in manifests), "--work", str(tmp_path / "work"), "--json"]
     assert cli.main([*index, "--set", "engine=inline"]) == 0
-    assert json.loads(capsys.readouterr().out)["utterances"] == sum(figures["utterances"] for figures in made)
+    assert json.loads(capsys.readouterr().out)["utterances"] == sum(figures["utterances"] for figures in manifests)
 
 
 def test_no_voice_is_in_two_splits_and_tempo_pitch_and_pauses_vary() -> None:
@@ -143,9 +143,9 @@ def test_a_folder_that_was_begun_with_another_option_is_begun_again(
     capsys: pytest.CaptureFixture[str], grammar: Path, tmp_path: Path
 ) -> None:
     message = make(capsys, grammar, tmp_path / "out", "--language", "tlh-x", code=3)
-    assert "give a language that it has" in message
+    assert "use a language that it has" in message
     figures = make(capsys, grammar, tmp_path / "out")
-    assert "holds voices of other texts" in make(capsys, grammar, tmp_path / "out", "--language", "de", code=2)
+    assert "contains voices of other texts" in make(capsys, grammar, tmp_path / "out", "--language", "de", code=2)
     assert Path(figures["path"]).is_file()
 
 

@@ -252,7 +252,7 @@ def test_speech_after_the_end_of_the_audio_is_warned_of_with_its_length(start: i
     ]
     late = {"reference": max(0, 1 - length), "hypothesis": 0}
     late = {side: more + max(0, start + lasts - max(start, length)) for side, more in late.items()}
-    assert [warning.partition(" lie ")[0] for warning in warnings] == [
+    assert [warning.partition(" are after ")[0] for warning in warnings] == [
         f"{seconds:.2f} s of the {side}" for side, seconds in late.items() if seconds
     ]
     assert not any("after the end" in warning for warning in check_turns(reference, hypothesis, []))
@@ -266,8 +266,8 @@ def test_odd_turns_are_warned_of() -> None:
     assert "`a` of the reference overlaps with itself for 0.50 s" in warnings
     assert self_overlap_us(turns([("a", 0, 10), ("a", 1, 2), ("a", 3, 4), ("a", 10, 11)])) == 2_000_000
     assert "the hypothesis has turns before the recording starts" in warnings
-    assert "3.00 s of the hypothesis lie outside" in warnings
+    assert "3.00 s of the hypothesis are outside" in warnings
     assert "same file" in check_speaker_time(SpeakerTime(scored_us=1))[0]
     assert "false alarm" in check_speaker_time(SpeakerTime(scored_us=1, missed_us=1, false_alarm_us=9))[0]
-    assert "nobody speaks" in check_speaker_time(SpeakerTime(false_alarm_us=9))[0]
+    assert "there is no speech" in check_speaker_time(SpeakerTime(false_alarm_us=9))[0]
     assert check_speaker_time(SpeakerTime(scored_us=10, missed_us=1)) == []

@@ -86,7 +86,7 @@ def test_trials_of_one_kind_or_without_a_score_are_refused() -> None:
         eer([1.0, 2.0], [True, True])
     with pytest.raises(DataError, match="cannot be verified"):
         min_dcf([], [])
-    with pytest.raises(DataError, match="no number"):
+    with pytest.raises(DataError, match="not a number"):
         eer([1.0, float("nan")], [True, False])
 
 

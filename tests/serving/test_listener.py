@@ -38,11 +38,11 @@ def test_small_answers_are_sent_at_once() -> None:
 
 def test_a_server_leaves_the_logging_of_its_process_as_it_is() -> None:
     def opener(source: str) -> Callable[[], ServedRecognizer]:
-        raise ConfigError(f"`{source}` is no model", why="it is none", fix="give one")
+        raise ConfigError(f"`{source}` is not a model", why="it is none", fix="give one")
 
     uvicorn, before = logging.getLogger("uvicorn"), list(log.handlers)
     propagates = uvicorn.propagate
-    with pytest.raises(ConfigError, match="`nothing` is no model"):
+    with pytest.raises(ConfigError, match="`nothing` is not a model"):
         run.run(
             Config(),
             [ModelSource(name="m", source="nothing")],

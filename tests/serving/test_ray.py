@@ -56,16 +56,16 @@ def replicas(server: int) -> list[int]:
         listed = Path(f"/proc/{pid}/task").glob("*/children")
         return [int(child) for path in listed for child in path.read_text().split()]
 
-    found, waiting = [], [server]
+    replicas, waiting = [], [server]
     while waiting:
         pid = waiting.pop()
         try:
             waiting += children(pid)
             if b"ServeReplica" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
+                replicas.append(pid)
         except OSError:
             continue  # it has ended
-    return found
+    return replicas
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_the_example_of_a_rayservice_builds_an_application_and_its_arguments_are
     command = [sys.executable, "-c", BUILD, *map(json.dumps, (good, *bad))]
     lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200).stdout.splitlines()
     assert lines[0] == "voxstill 2 8"
-    assert "no engine `jax`" in lines[1]
+    assert "unknown engine `jax`" in lines[1]
     assert "serve.replicas" in lines[2]
     assert "no traffic" in lines[3]
 

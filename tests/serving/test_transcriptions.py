@@ -34,7 +34,7 @@ def transcribe(client: openai.OpenAI, text: str = TEXT, **fields: Any) -> Any:
 def test_the_model_is_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tone"]
     assert client.models.retrieve("tone").id == "tone"
-    with pytest.raises(openai.NotFoundError, match="there is no model `other`"):
+    with pytest.raises(openai.NotFoundError, match="unknown model `other`"):
         client.models.retrieve("other")
 
 
@@ -110,10 +110,10 @@ def test_a_vad_of_the_client_cuts_the_recording(client: openai.OpenAI) -> None:
         ({"known_speaker_names": ["ann"]}, "named A, B and so on"),
         ({"timestamp_granularities": ["word"]}, "needs `response_format` to be `verbose_json`"),
         ({"include": ["logprobs"], "response_format": "text"}, "needs `response_format` to be `json`"),
-        ({"stream": True, "response_format": "srt"}, "take `json`, `text` or `diarized_json`"),
+        ({"stream": True, "response_format": "srt"}, "use `json`, `text` or `diarized_json`"),
         ({"chunking_strategy": {"type": "server_vad", "threshold": 2}}, "between 0 and 1"),
         ({"chunking_strategy": {"type": "semantic"}}, "`auto` or an object"),
-        ({"extra_body": {"beam_size": 5}}, "there is no field `beam_size`"),
+        ({"extra_body": {"beam_size": 5}}, "unknown field `beam_size`"),
         ({"keywords": ["x" * 201]}, "at most 200 characters"),
         ({"keywords": [f"{number:0200d}" for number in range(101)]}, "together are texts of at most 20000"),
         ({"languages": ["en", "de"]}, "may hold one language"),
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_a_400_that_says_so(client: openai.OpenAI, fields: dic
 
 
 def test_an_unknown_model_is_a_404(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="there is no model `other`; there are `tone`"):
+    with pytest.raises(openai.NotFoundError, match="unknown model `other`; the models are `tone`"):
         transcribe(client, model="other")
 
 

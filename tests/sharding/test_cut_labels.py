@@ -41,10 +41,12 @@ def spoken(pauses_and_lengths: list[tuple[int, int]]) -> tuple[Word, ...]:
     return tuple(words)
 
 
-def labelled(said: tuple[Word, ...], **changes: object) -> tuple[Utterance, dict[str, Label]]:
-    duration_ms = max(word.end_ms for word in said) + 200
+def labelled(timed_words: tuple[Word, ...], **changes: object) -> tuple[Utterance, dict[str, Label]]:
+    duration_ms = max(word.end_ms for word in timed_words) + 200
     utterance = Utterance(id="a b", recording_id="r", uri="x", start_ms=5_000, end_ms=5_000 + duration_ms)
-    label = Label(utterance_id="a b", recipe="r", teacher="t", text=" ".join(word.text for word in said), words=said)
+    label = Label(
+        utterance_id="a b", recipe="r", teacher="t", text=" ".join(word.text for word in timed_words), words=timed_words
+    )
     return utterance, {"a b": dataclasses.replace(label, **changes)}  # type: ignore[arg-type]
 
 
@@ -55,13 +57,13 @@ def test_no_word_is_lost_and_every_part_is_short_enough(spec: list[tuple[int, in
     texts = [shorter.labels[part.id].text for part in shorter.utterances]
     assert " ".join(texts) == labels["a b"].text
     assert sum(shorter.uncut.values()) == sum(part.duration_ms > max_ms for part in shorter.utterances)
-    said = [
+    placed = [
         (part.start_ms + word.start_ms, part.start_ms + word.end_ms, word.text, word.prob)
         for part in shorter.utterances
         for word in shorter.labels[part.id].words
     ]
     whole = labels["a b"].words
-    assert said == [(5_000 + word.start_ms, 5_000 + word.end_ms, word.text, word.prob) for word in whole]
+    assert placed == [(5_000 + word.start_ms, 5_000 + word.end_ms, word.text, word.prob) for word in whole]
     assert {shorter.cut_from.get(part.id, part.id) for part in shorter.utterances} == {"a b"}
     assert len({part.id for part in shorter.utterances}) == len(shorter.utterances)
     for part in shorter.utterances:

@@ -51,7 +51,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: py
     (tmp_path / "logs").write_text("a file where the folder would be")
     with log_file.kept(Store(str(tmp_path)), "label"):
         log.info("goes on")
-    assert "no log file is kept" in capsys.readouterr().err
+    assert "no log file is written" in capsys.readouterr().err
 
 
 def test_an_error_of_the_step_is_raised_and_in_the_log(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_of_two_numbers_of_parts_at_once_one_is_agreed_on(store: Store) -> None:
     [
         (("0", "2", "4"), True, "part 2 of 4 is done; 2 of 4 parts are still missing: 1, 3"),
         (("3",), True, "part 2 of 4 is done; 1 of 4 parts is still missing: 4"),
-        (("1",), True, "part 2 of 4 is not done, the same command goes on; 1 of 4 parts is still missing: 2"),
-        (("2",), False, "part 2 of 4 is not done, the same command goes on; 1 of 4 parts is still missing: 3"),
+        (("1",), True, "part 2 of 4 is not done, the same command resumes; 1 of 4 parts is still missing: 2"),
+        (("2",), False, "part 2 of 4 is not done, the same command resumes; 1 of 4 parts is still missing: 3"),
         ((), True, None),
     ],
 )

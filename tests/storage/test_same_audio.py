@@ -33,7 +33,7 @@ def test_a_table_of_the_same_names_and_sizes_is_not_taken_for_the_same(store: St
             same_audio.begin(store, "utterances/a", "labels/l")
             labelled(store, [row])
     assert listings[0] == listings[1]
-    with pytest.raises(DataError, match="other audio"):
+    with pytest.raises(DataError, match="different audio"):
         same_audio.check(store, "utterances/a", "labels/l")
 
 

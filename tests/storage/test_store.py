@@ -177,7 +177,11 @@ def test_making_a_store_of_a_folder_makes_its_root_absolute(tmp_path: Path, monk
 
 @pytest.mark.parametrize(
     ("root", "why"),
-    {"file": "it is a file", "file/below": "a part of the path is a file", "/proc/x": "no folder can be made"}.items(),
+    {
+        "file": "it is a file",
+        "file/below": "a part of the path is a file",
+        "/proc/x": "no folder can be created",
+    }.items(),
 )
 def test_a_root_that_is_no_folder_is_refused_with_the_cause(tmp_path: Path, root: str, why: str) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -192,4 +196,4 @@ def test_a_folder_that_takes_no_files_is_refused_and_not_tried_for_ever() -> Non
     """In /proc a new file "does not exist": the client makes its folder, and asks again without an end."""
     with pytest.raises(StorageError) as caught:
         Store("/proc").replace("x", b"1")
-    assert "no file can be made there" in caught.value.why
+    assert "no file can be created there" in caught.value.why

@@ -74,7 +74,7 @@ def test_classes_can_be_the_texts_of_the_teacher(
     assert result.figures["accuracy"] == figures["accuracy"]
     assert "<html" in (result.path / "page.html").read_text()
     assert cli.main(["transcribe", trained["path"], str(corpus / "ann-ba-0.flac")]) == 2
-    assert "writes no text" in capsys.readouterr().err
+    assert "does not output text" in capsys.readouterr().err
 
 
 def test_speakers_are_verified_without_any_label(
@@ -100,14 +100,14 @@ def test_classes_by_text_need_labels(corpus: Path, tmp_path: Path, capsys: pytes
     assert cli.main(["train", config]) == 3
     assert "voxstill" in capsys.readouterr().err
     assert cli.main(["run", config, "--set", f"source.uri={corpus / 'all.jsonl'}"]) == 2
-    assert "not of the whole line" in capsys.readouterr().err
+    assert "not for `voxstill run`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("student.freeze_layers=0.5", "no checkpoint to keep"),
-        ("train.preset=fine_tune", "no checkpoint to keep"),
+        ("student.freeze_layers=0.5", "no pre-trained layers to freeze"),
+        ("train.preset=fine_tune", "no pre-trained layers to freeze"),
         ("train.unfreeze_share=0.5", "nothing to unfreeze"),
     ],
 )

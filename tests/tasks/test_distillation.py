@@ -158,7 +158,7 @@ def test_a_teacher_of_another_kind_is_refused(teacher: Path, tmp_path: Path) -> 
         distillation.load(config(teacher, student={"kind": "rnnt"}, train=train), WORDS)
     with pytest.raises(ConfigError, match="distill"):
         check(config(teacher, student={"task": "classes"}))
-    with pytest.raises(ConfigError, match="names no layers"):
+    with pytest.raises(ConfigError, match="has no layers"):
         check(config(teacher, train={"steps": 1, "distill": {"checkpoint": str(teacher), "weight": 0.0}}))
 
 

@@ -105,7 +105,7 @@ def test_a_collapse_is_logged_once_within_200_steps_with_what_to_do() -> None:
 
 def test_accuracy_at_chance_is_logged_within_200_steps() -> None:
     (message,) = watched({"perplexity": 90.0, "accuracy": 0.011, "chance": 0.01})
-    assert "1.10 % of the hidden frames" in message
+    assert "1.10 % of the masked frames" in message
     assert "train.lr" in message
 
 

@@ -30,7 +30,7 @@ def test_a_new_file_is_a_task_under_its_name(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_misspelt_task_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="there is no task `speaker`") as caught:
+    with pytest.raises(ConfigError, match="unknown task `speaker`") as caught:
         registry.find("speaker")
     assert "`speakers`" in (caught.value.fix or "")
     with pytest.raises(ConfigError) as caught:
@@ -86,7 +86,7 @@ def test_a_model_that_no_task_claims_is_read_as_a_recogniser_and_broken_ones_are
     install(tmp_path / "fails", monkeypatch, GROUP, "fails", fails)
     with caplog.at_level("WARNING"):
         assert registry.name_of("somebody/model") == "recognition"
-    assert "`fails`, `misses`, `odd`, `raises` could not be asked" in caplog.text
+    assert "`fails`, `misses`, `odd`, `raises` could not be checked" in caplog.text
     assert "other-raises" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 

@@ -1,4 +1,4 @@
-"""A streaming student from its configuration: what does not go with it, its defaults, and its folder."""
+"""A streaming student from its configuration: what cannot be combined with it, its defaults, and its folder."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_what_does_not_go_with_streaming_is_refused(overrides: list[str], messag
 
 
 def test_a_length_of_chunks_without_a_streaming_student_is_refused_before_the_training() -> None:
-    with pytest.raises(ConfigError, match=r"`decode\.chunk_ms` has no use"):
+    with pytest.raises(ConfigError, match=r"`decode\.chunk_ms` has no effect"):
         check(config.load(None, ["train.steps=1", "decode.chunk_ms=160", "student.kind=rnnt"]))
     check(config.load(None, ["train.steps=1", "decode.chunk_ms=160", *STREAMING]))
 
 
 def test_a_checkpoint_that_hears_utterances_as_a_whole_is_refused(tmp_path: Path) -> None:
     folder = write_student(tmp_path / "model", "rnnt", "level")
-    with pytest.raises(ConfigError, match=r"student.streaming.*does not go with"):
+    with pytest.raises(ConfigError, match=r"student.streaming.*cannot be used with"):
         recognition.frontend_of(config.load(None, [*STREAMING, f"student.checkpoint={folder}"]), None)
 
 

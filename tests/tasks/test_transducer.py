@@ -101,7 +101,7 @@ def test_its_folder_transcribes_the_same_in_transformers_alone_and_as_our_recogn
             tokens = peer.generate(**inputs.to(peer.device)).sequences
         assert processor.batch_decode(tokens, skip_special_tokens=True) == [text]
     for name, value in (("grammar", "g.jsgf"), ("blank_penalty", 1.0)):
-        with pytest.raises(ConfigError, match=rf"`decode\.{name}` has no use"):
+        with pytest.raises(ConfigError, match=rf"`decode\.{name}` has no effect"):
             Recognizer(RecognizerOptions(model=str(tmp_path)), Decode.model_validate({name: value})).load()
     for decoding in (Decode(), Decode(beam=4), Decode(beam=4, boost=["ba du"], boost_weight=0.1)):
         recognizer = Recognizer(RecognizerOptions(model=str(tmp_path)), decoding)

@@ -110,7 +110,7 @@ def test_a_ctc_model_of_capitals_has_log_likelihoods_and_a_whisper_has_none(
     assert wrong is not None
     assert right > -0.5 > wrong
     assert foreign is None
-    with pytest.raises(ConfigError, match="cannot say how well a text fits"):
+    with pytest.raises(ConfigError, match="cannot measure how well a text fits"):
         no_ctc.check_alignment()
 
 
@@ -139,7 +139,7 @@ def test_languages_that_a_model_does_not_know_are_refused(whisper: Path, letters
         opened(whisper, language="klingon")
     assert "sw" in caught.value.why
     for option in ({"language": "en"}, {"num_beams": 2}):
-        with pytest.raises(ConfigError, match=f"`teacher.{next(iter(option))}` has no use"):
+        with pytest.raises(ConfigError, match=f"`teacher.{next(iter(option))}` has no effect"):
             opened(letters, **option)
 
 
@@ -223,7 +223,7 @@ def test_a_checkpoint_that_is_no_recogniser_is_an_error(letters: Path, tmp_path:
     (tmp_path / "model.safetensors").touch()
     for model_type in ("bert", "no such thing"):
         (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": model_type}))
-        with pytest.raises(DataError, match="holds no student, and no other recogniser"):
+        with pytest.raises(DataError, match="contains no student and no other recogniser"):
             opened(tmp_path)
 
 

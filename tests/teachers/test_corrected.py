@@ -126,7 +126,7 @@ def test_labels_have_no_judgement_that_came_after_they_were_named(cfg: Config) -
     task = label.task(corrected(cfg).teacher)
     Transcribe(task).open()
     judge(cfg, "u2", "right")
-    with pytest.raises(TeacherError, match="was changed while labelling began"):
+    with pytest.raises(TeacherError, match="changed while labelling started"):
         Transcribe(task).open()
 
 

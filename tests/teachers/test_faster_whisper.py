@@ -99,7 +99,7 @@ def test_a_text_cut_by_the_limit_of_tokens_is_marked(
 def test_clips_that_cannot_be_transcribed_are_errors_of_their_own(converted: Path, poisoned: list[Clip]) -> None:
     results = opened(converted).transcribe_batch(poisoned)
     assert [results[0].text, results[-1].text] == list(TEXTS[:2])
-    assert [result.error for result in results[1:-2]] == ["no audio", "no audio", "longer than the 30 s heard at once"]
+    assert [result.error for result in results[1:-2]] == ["no audio", "no audio", "longer than the 30 s taken at once"]
     assert {(result.text, result.finish, result.mean_logprob) for result in results[1:-2]} == {("", "failed", None)}
     assert results[-2].error is None  # silence is none
     assert math.isfinite(results[-2].mean_logprob or 0)

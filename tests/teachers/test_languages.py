@@ -23,7 +23,7 @@ NAMES = ("en-US", "deu", None, "klingon")
 
 
 @pytest.fixture
-def told(spoken: list[Clip]) -> list[Clip]:
+def mixed_clips(spoken: list[Clip]) -> list[Clip]:
     return [in_language(clip, NAMES[i % len(NAMES)]) for i, clip in enumerate(spoken)]
 
 
@@ -49,24 +49,24 @@ def transcriptions(clips: Sequence[Clip], **options: Any) -> list[Transcription]
 
 
 def test_each_clip_is_transcribed_in_its_own_language_and_one_that_is_unknown_is_detected(
-    whisper: Path, told: list[Clip], warnings: pytest.LogCaptureFixture
+    whisper: Path, mixed_clips: list[Clip], warnings: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"name": "transformers", "model": str(whisper)}
-    results = transcriptions(told, **options)
-    assert [result.error for result in results] == [None] * len(told)
+    results = transcriptions(mixed_clips, **options)
+    assert [result.error for result in results] == [None] * len(mixed_clips)
     languages = {"en-US": "en", "deu": "de", None: "en", "klingon": "en"}
-    assert [result.language for result in results] == [languages[clip.utterance.info.language] for clip in told]
+    assert [result.language for result in results] == [languages[clip.utterance.info.language] for clip in mixed_clips]
     in_english = [i for i, result in enumerate(results) if result.language == "en"]
     assert [results[i].text for i in in_english] == [TEXTS[i] for i in in_english]
     assert [record.message for record in warnings.records if "teacher:" in record.message] == [
-        f"teacher: `{whisper}` does not know `klingon`, a language of the manifest: it is detected there"
+        f"teacher: `{whisper}` does not support `klingon`, a language of the manifest: the language is detected there"
     ]
     for language, of_all in (("sw", "sw"), (None, "en")):  # what is configured counts more than the manifest
-        assert {result.language for result in transcriptions(told, **options, language=language)} == {of_all}
+        assert {result.language for result in transcriptions(mixed_clips, **options, language=language)} == {of_all}
 
 
 def test_faster_whisper_is_given_clips_of_one_language_at_a_time(
-    english_whisper: Path, told: list[Clip], tmp_path: Path, warnings: pytest.LogCaptureFixture
+    english_whisper: Path, mixed_clips: list[Clip], tmp_path: Path, warnings: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("faster_whisper")
     from ctranslate2.converters import TransformersConverter
@@ -74,12 +74,12 @@ def test_faster_whisper_is_given_clips_of_one_language_at_a_time(
     model = str(tmp_path / "model")
     TransformersConverter(str(english_whisper), copy_files=["tokenizer.json"]).convert(model)
     few: dict[str, Any] = {"compute_type": "float32", "beam_size": 1, "suppress_tokens": []}
-    results = transcriptions(told, name="faster-whisper", model=model, **few)
+    results = transcriptions(mixed_clips, name="faster-whisper", model=model, **few)
     assert [(result.text, result.language) for result in results] == [(text, "en") for text in TEXTS]
     assert {name for name in ("deu", "klingon") if f"`{name}`" in warnings.text} == {"deu", "klingon"}
-    members = teacher.by_language(told * 2, range(1, 2 * len(told)), "manifest", ("en", "de"), "m")
-    assert sorted(i for positions in members.values() for i in positions) == list(range(1, 2 * len(told)))
-    names = {language: {NAMES[i % len(told)] for i in positions} for language, positions in members.items()}
+    members = teacher.by_language(mixed_clips * 2, range(1, 2 * len(mixed_clips)), "manifest", ("en", "de"), "m")
+    assert sorted(i for positions in members.values() for i in positions) == list(range(1, 2 * len(mixed_clips)))
+    names = {language: {NAMES[i % len(mixed_clips)] for i in positions} for language, positions in members.items()}
     assert names == {
         "de": {"deu"},
         None: {None, "klingon"},
@@ -87,13 +87,15 @@ def test_faster_whisper_is_given_clips_of_one_language_at_a_time(
     }
 
 
-def test_a_student_of_one_language_goes_by_its_own(english_whisper: Path, told: list[Clip]) -> None:
-    results = transcriptions(told, name="transformers", model=str(english_whisper))
+def test_a_student_of_one_language_goes_by_its_own(english_whisper: Path, mixed_clips: list[Clip]) -> None:
+    results = transcriptions(mixed_clips, name="transformers", model=str(english_whisper))
     assert [result.text for result in results] == list(TEXTS)
 
 
-def test_a_ctc_model_has_no_use_for_languages(letters: Path, told: list[Clip]) -> None:
-    assert [result.text for result in transcriptions(told, name="transformers", model=str(letters))] == list(TEXTS)
+def test_a_ctc_model_has_no_use_for_languages(letters: Path, mixed_clips: list[Clip]) -> None:
+    assert [result.text for result in transcriptions(mixed_clips, name="transformers", model=str(letters))] == list(
+        TEXTS
+    )
 
 
 OPENAI = {"name": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}

@@ -210,7 +210,7 @@ def test_a_poisonous_clip_is_one_row_with_the_message_of_the_server(server: Serv
     assert all(result.finish == "failed" for result in results if result.error)
     assert results[1].error == "the server answered 400: Audio file is too short"
     assert results[3].error == "the server answered 500: CUDA error"
-    assert results[5].error == "not an answer of the protocol: <html>hello</html>"
+    assert results[5].error == "not a response of this protocol: <html>hello</html>"
     assert (server.times[1], server.times[3]) == (1, 2)
 
 
@@ -361,7 +361,7 @@ def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[.
 def test_the_key_comes_from_a_variable_and_is_never_repeated(
     server: Server, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(TeacherError, match="cannot be asked") as caught:
+    with pytest.raises(TeacherError, match="cannot be used") as caught:
         opened(api_key_env="MY_KEY")
     monkeypatch.setenv("MY_KEY", "sk-verysecret\n")
     server.mood = lambda number, _: (400 if number else 401, {}, {"error": {"message": "no such key: sk-verysecret"}})
@@ -389,7 +389,7 @@ def test_a_chat_without_a_prompt_and_an_address_that_is_none_are_refused(opened:
 def test_an_absent_server_is_an_error_within_seconds(opened: Callable[..., Any]) -> None:
     teacher = opened(base_url="http://127.0.0.1:9/v1", retries=2)
     start = time.monotonic()
-    with pytest.raises(TeacherError, match="does not answer") as caught:
+    with pytest.raises(TeacherError, match="does not respond") as caught:
         teacher.transcribe_batch([clip(i) for i in range(200)])
     assert "refused" in caught.value.why
     assert caught.value.fix
@@ -426,7 +426,7 @@ def test_a_server_that_goes_away_ends_the_run_and_the_same_command_goes_on(
 
     server.mood = lambda *_: (404, {}, {"error": {"message": "no model `m`"}}) if len(server.asked) > 4 else None
     try:
-        with pytest.raises(TeacherError, match="does not answer"):
+        with pytest.raises(TeacherError, match="does not respond"):
             run()
         labels = list(tables.read(work, task.prefix, Label))
         assert all(row.error is None for row in labels)

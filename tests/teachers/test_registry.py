@@ -58,7 +58,7 @@ def test_a_teacher_gets_its_own_options() -> None:
 
 
 def test_an_option_that_is_misspelt_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match=r"no option `teacher\.substitue`") as caught:
+    with pytest.raises(ConfigError, match=r"unknown option `teacher\.substitue`") as caught:
         registry.create(config.Teacher(name="echo", substitue=0.25))
     assert "teacher.substitute" in caught.value.fix
 
@@ -69,7 +69,7 @@ def test_a_value_out_of_range_names_the_option() -> None:
 
 
 def test_an_unknown_teacher_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="no teacher `pocketsfinx`") as caught:
+    with pytest.raises(ConfigError, match="unknown teacher `pocketsfinx`") as caught:
         registry.create(config.Teacher(name="pocketsfinx"))
     assert "pocketsphinx" in caught.value.fix
 
@@ -125,7 +125,7 @@ def test_every_preset_has_options_that_its_teacher_knows(preset: str) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError, match="no preset `whisper-large-vllm`") as caught:
+    with pytest.raises(ConfigError, match="unknown teacher preset `whisper-large-vllm`") as caught:
         config.load(None, ["teacher.preset=whisper-large-vllm"])
     assert "`whisper-large-v3-vllm`" in caught.value.fix
 
@@ -157,15 +157,15 @@ def test_a_package_is_known_from_its_installation_to_its_removal_and_searched_fo
     registry.TEACHERS.check_name("passing")
     assert registry.TEACHERS._entry_points() is registry.TEACHERS._entry_points()
     shutil.rmtree(tmp_path / "other_passing-1.0.dist-info")
-    with pytest.raises(ConfigError, match="there is no teacher `passing`"):
+    with pytest.raises(ConfigError, match="unknown teacher `passing`"):
         registry.TEACHERS.check_name("passing")
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("VALUE = 3", "3 is no class"),
-        ("class VALUE:\n    revision = load = transcribe_batch = close = print", "`VALUE.Options` is no class"),
+        ("VALUE = 3", "3 is not a class"),
+        ("class VALUE:\n    revision = load = transcribe_batch = close = print", "`VALUE.Options` is not a class"),
         ("class VALUE:\n    revision = load = transcribe_batch = close = 3", "`VALUE` has no method `revision`"),
     ],
 )

@@ -76,8 +76,8 @@ def test_the_labels_of_a_student_are_named_after_its_weights_and_its_decoding(
 def test_a_student_that_cannot_label_is_refused_before_anything_is_labelled(tone_student: Path, tmp_path: Path) -> None:
     for options, message in (
         ({"checkpoint": str(tmp_path / "exp")}, "there is no student in"),
-        ({"checkpoint": str(tone_student), "decode": {"tune": True}}, r"`teacher\.decode\.tune` has no use"),
-        ({"checkpoint": str(tone_student), "decode": {"beem": 4}}, r"no option `teacher\.decode\.beem`"),
+        ({"checkpoint": str(tone_student), "decode": {"tune": True}}, r"`teacher\.decode\.tune` has no effect"),
+        ({"checkpoint": str(tone_student), "decode": {"beem": 4}}, r"unknown option `teacher\.decode\.beem`"),
     ):
         with pytest.raises(ConfigError, match=message):
             label.task(config.validated(Teacher, {"name": "student", **options}))

@@ -132,11 +132,11 @@ def test_comments_quotes_and_null_are_read() -> None:
     ("text", "line", "why"),
     [
         ("hello", 1, "#JSGF"),
-        (HEAD + "public <s> = (one | two;", 3, "`;` stands where `)`"),
+        (HEAD + "public <s> = (one | two;", 3, "`;` is where `)`"),
         (HEAD + "public <s> = one\n", 3, "ends where `;`"),
         (HEAD + "public <s> = one |\n;", 4, "empty"),
         (HEAD + "\n<s> = one;", 4, "no rule is public"),
-        (HEAD + "public <s> = <t>;", 3, "<t> is nowhere defined"),
+        (HEAD + "public <s> = <t>;", 3, "<t> is not defined"),
         (HEAD + "public <s> = one;\n<s> = two;", 4, "twice"),
         (HEAD + "public <s> = /0/ one | /1/ two;", 3, "not a number above 0"),
         (HEAD + "public <s> = one {tag};", 3, "tags"),
@@ -164,8 +164,8 @@ def test_a_rule_that_calls_itself_has_no_graph() -> None:
     g = jsgf.parse(HEAD + "public <s> = one <s> | two;")
     with pytest.raises(DataError, match="line 3") as caught:
         g.graph()
-    assert "calls itself" in caught.value.why
-    with pytest.raises(DataError, match="never ends"):
+    assert "refers to itself" in caught.value.why
+    with pytest.raises(DataError, match="is infinite"):
         jsgf.parse(HEAD + "public <s> = one <s>;").sample(random.Random(0))
 
 

@@ -179,7 +179,7 @@ def test_a_file_that_is_no_model_is_recognised_by_its_beginning(tmp_path: Path) 
         cut,
     ):
         (tmp_path / "other").write_bytes(data)
-        with pytest.raises(DataError, match="no language model"):
+        with pytest.raises(DataError, match="not a language model"):
             lm.check(str(tmp_path / "other"))
     for nowhere in (str(tmp_path / "nowhere"), str(tmp_path), "memory://models/nowhere"):
         with pytest.raises(StorageError, match="cannot read"):
@@ -206,4 +206,4 @@ def test_a_word_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd.arpa").write_text(MISSING_CONTEXT.replace("-2\tb\t", "-2\ta\t"))
     with pytest.raises(DataError) as caught:
         lm.read(str(tmp_path / "odd.arpa"))
-    assert "a word stands twice" in caught.value.why
+    assert "a word is listed twice" in caught.value.why

@@ -49,7 +49,7 @@ def test_basic_keeps_what_is_pronounced(written: str, normalized: str) -> None:
 
 
 def test_an_unknown_normalizer_is_named_in_the_error() -> None:
-    with pytest.raises(ConfigError, match="no normalizer `english`"):
+    with pytest.raises(ConfigError, match="unknown normalizer `english`"):
         normalizer("english")
 
 

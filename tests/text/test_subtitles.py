@@ -77,8 +77,8 @@ def test_a_cue_ends_at_a_sentence_before_a_pause_and_when_it_is_full() -> None:
         "We came home late in the evening.",
         "The lights were off and nobody was there.",
     ]
-    apart = [*words("one two three"), *(Word(text=w, start_ms=t, end_ms=t + 300) for w, t in (("four", 3000),))]
-    assert [cue.text for cue in cues(apart)] == ["one two three", "four"]
+    spaced = [*words("one two three"), *(Word(text=w, start_ms=t, end_ms=t + 300) for w, t in (("four", 3000),))]
+    assert [cue.text for cue in cues(spaced)] == ["one two three", "four"]
     assert len(cues(words("word " * 40))) > 1
     assert cues([]) == []
 

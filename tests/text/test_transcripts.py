@@ -78,7 +78,7 @@ def test_a_file_that_is_not_utf_8_and_an_unknown_form_are_errors(tmp_path: Path)
     (tmp_path / "a.txt").write_bytes(b"a \xff\n")
     with pytest.raises(DataError, match="not UTF-8"):
         read(str(tmp_path / "a.txt"))
-    with pytest.raises(ConfigError, match="no form `xml`"):
+    with pytest.raises(ConfigError, match="unknown format `xml`"):
         read(str(tmp_path / "a.txt"), "xml")
 
 

@@ -140,12 +140,12 @@ def write_whisper(folder: Path) -> None:
 
 def processes_with(text: str) -> list[Process]:
     """The processes of which the environment has this text."""
-    own, found = os.getpid(), []
+    own, pids = os.getpid(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if text.encode() in path.read_bytes() and int(path.parent.name) != own:
-                found.append(Process.of(int(path.parent.name)))
-    return [process for process in found if not process.has_ended]
+                pids.append(Process.of(int(path.parent.name)))
+    return [process for process in pids if not process.has_ended]
 
 
 def progress(folder: Path, pattern: str) -> int:

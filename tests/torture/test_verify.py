@@ -24,7 +24,7 @@ FILES = 20
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("whole")
     source = runs.corpus(folder / "audio", 60)
     path = str(runs.configure(folder, source))
@@ -58,8 +58,8 @@ def table_of(name: str) -> str:
     return name.rpartition("/")[0].replace("recordings/", "utterances/")
 
 
-def test_every_broken_file_is_named_and_made_again(made: Config, torture: Any) -> None:
-    work = Path(made.work)
+def test_every_broken_file_is_named_and_made_again(finished: Config, torture: Any) -> None:
+    work = Path(finished.work)
     whole = work.with_name("calm")
     shutil.copytree(work, whole)
     expected = runs.kept(whole)
@@ -69,13 +69,13 @@ def test_every_broken_file_is_named_and_made_again(made: Config, torture: Any) -
         accounts = [path for name in (tables.SUCCESS, manifest.NAME) for path in whole.rglob(name)]
         names = [*expected, *(str(path.relative_to(whole)) for path in accounts)]
         struck = {name: strike(work / name, chance) for name in chance.sample(sorted(names), FILES)}
-        broken = {row.path for row in verify(made.work, made).broken}
+        broken = {row.path for row in verify(finished.work, finished).broken}
         unnamed = {name: struck[name] for name in struck.keys() - broken}
         # without its manifest nobody knows which parts a table had
         assert all(f"{table_of(name)}/{manifest.NAME}" in struck for name in unnamed), unnamed
-        result = verify(made.work, made, repair=True)
+        result = verify(finished.work, finished, repair=True)
         assert result.exit_code == 0, result.to_text()
-        assert not verify(made.work, made).broken
+        assert not verify(finished.work, finished).broken
         now = runs.kept(work)
         others = {name for name in now.keys() | expected.keys() if now.get(name) != expected.get(name)}
         assert not others, {name: struck.get(name) for name in others}

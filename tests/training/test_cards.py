@@ -43,9 +43,9 @@ def test_a_card_is_found_however_it_is_written(name: str, card: str) -> None:
     ],
 )
 def test_a_card_is_known_by_the_name_of_its_driver(name: str, card: str) -> None:
-    found = cards.named_by_driver(name)
-    assert found is not None
-    assert found.name == card
+    accelerator = cards.named_by_driver(name)
+    assert accelerator is not None
+    assert accelerator.name == card
 
 
 def test_a_card_that_is_not_known_is_refused_with_those_that_are() -> None:

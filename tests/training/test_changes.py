@@ -68,7 +68,7 @@ def test_another_base_a_broken_copy_and_no_copy_are_refused(base: Path, tmp_path
     with pytest.raises(DataError, match="no copy of changed weights"):
         changes.restore(copy, output)
     changes.keep_changes(copy, str(base))
-    with pytest.raises(ConfigError, match="no whole model"):
+    with pytest.raises(ConfigError, match="not a complete model"):
         model_folder(str(copy))
     other = write_model(tmp_path / "other", load_file(base / "model.safetensors") | {"same": torch.zeros(40, 40)})
     with pytest.raises(DataError, match="not the base"):

@@ -98,7 +98,7 @@ def test_utterances_without_a_speaker_are_left_out_and_counted(voices: Path, tmp
 
 
 def test_a_single_class_is_refused(voices: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing to tell apart"):
+    with pytest.raises(DataError, match="too few classes"):
         run_of(voices, tmp_path, *QUICK, "student.target=language", "train.steps=1")
 
 

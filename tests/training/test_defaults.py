@@ -152,7 +152,7 @@ def test_a_student_from_a_checkpoint_has_the_normalization_of_that(
     assert configuration.load_snapshot(str(more.config)).train.optimizer == "adamw"
     words = ["--set", f"student.checkpoint={level.model}", "--set", "student.normalization=utterance"]
     assert cli.main(["train", str(config), "--set", f"train.root={tmp_path}", *words]) == 2
-    assert "a checkpoint brings its own" in capsys.readouterr().err
+    assert "a checkpoint has its own" in capsys.readouterr().err
 
 
 def test_a_step_of_many_batches_has_a_larger_window_but_in_an_experiment_that_began_with_the_smaller(

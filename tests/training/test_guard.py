@@ -63,7 +63,7 @@ def test_what_is_saved_of_a_skipped_step_comes_back_whole(tmp_path: Path) -> Non
             if field.name != "ids":
                 assert torch.equal(getattr(batch, field.name), getattr(BATCH, field.name))
     path.write_bytes(b"torn")
-    with pytest.raises(DataError, match="no saved batch"):
+    with pytest.raises(DataError, match="not a saved batch"):
         guarding.load(path)
 
 

@@ -155,7 +155,7 @@ def test_of_the_errors_of_several_workers_the_one_with_a_fix_is_reported() -> No
     "error",
     [
         ConfigError("it is wrong", code="option-value", why="it is 0", fix="raise it"),
-        RefusedError("it is not read", code="unreadable-file", why="it is no file"),
+        RefusedError("it is not read", code="unreadable-file", why="it is not a file"),
     ],
     ids=["a kind", "a kind of a kind"],
 )

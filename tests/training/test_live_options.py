@@ -143,8 +143,8 @@ def test_progress_goes_on_from_where_it_is_and_ends_with_the_new_end(
 ) -> None:
     cfg = config.Train(steps=total)
     budget, step = Budget.of(cfg, 10), 0
-    for made, left in changes:
-        step = min(step + made, (budget.steps or 0) - 1)
+    for num_steps, left in changes:
+        step = min(step + num_steps, (budget.steps or 0) - 1)
         before = budget.progress(step, 0.0)
         cfg = config.Train(steps=step + left)
         budget = budget.changed(cfg, step, 0.0)
@@ -177,12 +177,12 @@ def test_a_budget_that_is_not_changed_counts_to_the_same_bits(total: int, step: 
         ("student.size=small", "cannot change `student.size`", "a new training"),
         ("seed=3", "cannot change `seed`", "a new training"),
         ("engine=inline", "cannot change `engine`", "a new training"),
-        ("train.stesp=3", "there is no option `train.stesp`", "did you mean `train.steps`?"),
+        ("train.stesp=3", "unknown option `train.stesp`", "did you mean `train.steps`?"),
         ("train.steps=0", "option `train.steps` cannot be 0", "give whole number"),
         ("train.lr_factor=.nan", "option `train.lr_factor` cannot be", "give number"),
-        ("train.lr_factor=1e6", "leaves nothing of a weight", "lower"),
+        ("train.lr_factor=1e6", "would set the weights to 0", "lower"),
         ("train.steps=null", "the training has no end", "set one of them"),
-        ("train.max_minutes=3", "cannot follow a clock", "`train.steps`"),
+        ("train.max_minutes=3", "cannot follow the clock", "`train.steps`"),
     ],
 )
 def test_what_cannot_change_is_refused_in_words(override: str, what: str, fix: str) -> None:
@@ -219,9 +219,9 @@ def test_odd_files_change_nothing(work: Path, straight: RunDir, tmp_path: Path, 
     assert steps(run)[0]["loss"] == steps(straight)[0]["loss"]
     assert json.loads(run.summary.read_text())["steps"] == 2
     assert noted(run) == []
-    said = status(run)
-    assert not said.running
-    assert said.refused or "not known what is asked for" in run.log.read_text()
+    answer = status(run)
+    assert not answer.running
+    assert answer.refused or "the request cannot be read" in run.log.read_text()
 
 
 # ------------------------------------------------------------------------------------------------ what is taken
@@ -275,9 +275,9 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
     cfg = config.load(None, ["train.steps=100000", "train.seed_mode=debug"])
     rates = lrs_of(cfg, [change], 40)
     assert [row["lr"] for row in rows] == [rates[row["step"] - 1] for row in rows]
-    told = status(run)
-    assert (told.asked_at, told.refused, told.since, told.running) == (change["requested_at"], None, step, False)
-    assert (told.train["steps"], told.log_level) == (40, "debug")
+    last = status(run)
+    assert (last.asked_at, last.refused, last.since, last.running) == (change["requested_at"], None, step, False)
+    assert (last.train["steps"], last.log_level) == (40, "debug")
     [answer] = [row["control"] for row in rows if "control" in row]
     assert answer == {"asked_at": change["requested_at"], "since": step}
     assert f"control: from step {step} on: `train.steps` 100000 -> 40" in run.log.read_text()
@@ -339,7 +339,7 @@ def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(
     rows = steps(run)
     assert [row["lr"] for row in rows] == [rates[row["step"] - 1] for row in rows]
     [refusal] = [row["control"]["refused"] for row in rows if "refused" in row.get("control", {})]
-    assert "the training would be over already" in refusal
+    assert "the training would already be over" in refusal
     assert "--stop-after-epoch" in refusal
 
 

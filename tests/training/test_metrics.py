@@ -28,9 +28,9 @@ Values = dict[tuple[str, str], float]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     monkeypatch.setattr(metrics, "READ_S", 0.02)
-    made = RunDir(tmp_path / "2026_student")
-    made.ranks.mkdir(parents=True)
-    return made
+    run = RunDir(tmp_path / "2026_student")
+    run.ranks.mkdir(parents=True)
+    return run
 
 
 def write(run: RunDir, rank: int, **figures: float | str) -> None:
@@ -149,9 +149,9 @@ def test_of_ranks_that_others_have_started_the_first_of_each_machine_serves(
     served = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
-        made = endpoint.serve(Monitor(port=0), "run")
+        server = endpoint.serve(Monitor(port=0), "run")
         with metrics.serving(run) as source:
-            assert (made is None) == (source is None)
+            assert (server is None) == (source is None)
             if source is not None:
                 served.append(rank)
                 for other in range(4):

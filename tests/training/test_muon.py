@@ -129,5 +129,5 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_never_stopped(tmp_path:
 
 
 def test_a_model_without_layers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to learn"):
+    with pytest.raises(ConfigError, match="nothing to optimise"):
         optim.make_optimizer(nn.Sequential(nn.Linear(32, 32)), CFG)

@@ -177,7 +177,7 @@ def test_an_unfinished_experiment_beside_a_new_one_is_told(
     words = ("--set", f"train.root={tmp_path}", "--set", "train.steps=2", "--set", "train.lr=1e-4")
     assert cli.main(["train", str(config), *words]) == 0
     error = capsys.readouterr().err
-    assert "a new experiment begins at step 0" in error
+    assert "a new experiment starts at step 0" in error
     assert f"--continue {first['path']}" in error
 
 
@@ -185,7 +185,7 @@ def test_a_folder_that_is_no_experiment_is_refused(
     capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
 ) -> None:
     assert cli.main(["train", str(config), "--continue", str(tmp_path)]) == 2
-    assert "is no experiment" in capsys.readouterr().err
+    assert "is not an experiment" in capsys.readouterr().err
 
 
 def test_weights_of_0_alone_are_refused_before_training(
@@ -252,7 +252,7 @@ def test_a_command_with_other_options_takes_back_what_was_requested_while_it_tra
         change["step"],
         False,
     )
-    assert f"works by what was asked for, since step {change['step']}" in result.to_text()
+    assert f"follows the request, since step {change['step']}" in result.to_text()
     longer = (*more, "--continue", first["path"], "--set", "train.steps=40")
     second = train(capsys, config, tmp_path, *longer)
     assert second["steps"] == 40

@@ -72,7 +72,7 @@ def test_a_skipped_step_leaves_no_trace_in_the_loss_and_no_checkpoint(work: Path
 
 def test_a_training_without_one_step_is_an_error_and_makes_no_model(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with pytest.raises(TrainingError, match="has taken no step"):
+    with pytest.raises(TrainingError, match="has made no step"):
         train(work, run, lambda _: NOTHING, "train.steps=3")
     assert not run.model.exists()
     assert not run.summary.exists()
@@ -116,7 +116,7 @@ def test_a_student_whose_loss_has_risen_is_told_at_the_end_and_the_checkpoint_fr
         train(work, run, lambda step: 1.0 if step < 6 else 1e5, "train.steps=14")
     warnings = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
     assert len(warnings) == 2
-    assert "the student is not what it was before" in warnings[1]
+    assert "the weights of the student are damaged" in warnings[1]
     (before,) = run.checkpoints.glob("epoch=*-step=6")
     assert all(f"--continue {before} " in text for text in warnings)
 

@@ -40,18 +40,18 @@ def test_an_error_that_follows_the_loss_is_not_told(
 def test_an_error_that_rises_is_told_as_overfitting_first(caplog: pytest.LogCaptureFixture) -> None:
     state = validated((0.3, 0.31, 0.34, 0.36, 0.4))
     assert state.is_stagnation_told
-    told = caplog.text
-    assert "fell from 2 to 1" in told
-    assert "went from 0.300 to 0.400" in told
-    assert -1 < told.index("overfitting") < told.index("labels") < told.index("tokenizer") < told.index("decoding")
+    text = caplog.text
+    assert "fell from 2 to 1" in text
+    assert "went from 0.300 to 0.400" in text
+    assert -1 < text.index("overfitting") < text.index("labels") < text.index("tokenizer") < text.index("decoding")
 
 
 def test_where_hardly_a_word_is_right_decoding_comes_first_and_overfitting_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     validated((1.0,) * NUM_VALIDATIONS)
-    told = caplog.text
-    assert -1 < told.index("decoding") < told.index("tokenizer") < told.index("labels") < told.index("overfitting")
+    text = caplog.text
+    assert -1 < text.index("decoding") < text.index("tokenizer") < text.index("labels") < text.index("overfitting")
 
 
 def test_an_error_that_is_no_word_error_rate_is_told_without_words(caplog: pytest.LogCaptureFixture) -> None:

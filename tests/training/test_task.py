@@ -19,7 +19,7 @@ def test_a_loss_is_counted_by_its_unit(unit: Unit, num: int) -> None:
 
 def test_a_unit_that_no_plan_counts_is_refused_with_those_that_there_are() -> None:
     unit: Any = "token"
-    with pytest.raises(TrainingError, match="counted by `token`") as caught:
+    with pytest.raises(TrainingError, match="normalised by `token`") as caught:
         CONTEXT.count(unit)
     assert "tokens, masked frames, utterances, frames" in caught.value.why
 
@@ -30,6 +30,6 @@ def test_a_dev_split_that_is_judged_without_a_figure_is_an_error_that_names_the_
 
     task: Any = Forgetful()
     assert minimised(task, {"error": 0.25, "utterances": 4.0}) == 0.25
-    with pytest.raises(TrainingError, match="without a figure") as caught:
+    with pytest.raises(TrainingError, match="returned no figures") as caught:
         minimised(task, {})
     assert "`Forgetful.validate`" in caught.value.why

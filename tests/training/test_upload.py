@@ -70,7 +70,7 @@ def test_the_hub_has_the_model_at_its_top_and_how_it_came_about_in_one_commit(ru
 def test_a_token_that_the_hub_does_not_take_is_an_error_that_says_so(run: RunDir) -> None:
     with hub_server() as hub:
         output = uploaded(run, "hf://team/student", **{**hub.environment(), "HF_TOKEN": "hf_another"})
-        assert "is not at `hf://team/student`" in output
+        assert "was not uploaded to `hf://team/student`" in output
         assert "401" in output
         assert "hf auth login" in output
         assert "Traceback" not in output
@@ -79,13 +79,13 @@ def test_a_token_that_the_hub_does_not_take_is_an_error_that_says_so(run: RunDir
 
 def test_a_hub_that_does_not_answer_is_an_error_that_says_so(run: RunDir) -> None:
     output = uploaded(run, "hf://team/student", **Hub(port=9).environment())
-    assert "is not at `hf://team/student`" in output
+    assert "was not uploaded to `hf://team/student`" in output
     assert "Traceback" not in output
 
 
 def test_a_missing_login_is_an_error_before_the_training(run: RunDir) -> None:
     output = uploaded(run, "hf://team/student", HF_TOKEN="")
-    assert "nobody is logged in" in output
+    assert "not logged in" in output
 
 
 @pytest.mark.parametrize("target", ["hf://student", "hf://team/student/more", "hf://team/stu dent", "nowhere://bucket"])

@@ -246,7 +246,7 @@ def test_a_broken_newest_checkpoint_falls_back_to_the_newest_whole_one_loudly(
     BREAKS[name](run.checkpoint(0, 3))
     training = Training(tmp_path)
     assert training.state.step == 2
-    assert "is broken and is passed over" in "\n".join(warnings)
+    assert "is broken and is ignored" in "\n".join(warnings)
     assert str(run.checkpoint(0, 2)) in warnings[-1]
     assert same_bits(training.learn(STEPS + 1), straight)
     assert not state.faults(run.last.resolve())
@@ -256,9 +256,9 @@ def test_a_broken_newest_checkpoint_falls_back_to_the_newest_whole_one_loudly(
 def test_where_no_checkpoint_is_whole_the_training_does_not_begin_at_step_0(tmp_path: Path, name: str) -> None:
     run = Training(tmp_path).learn(1).run
     BREAKS[name](run.checkpoint(0, 1))
-    with pytest.raises(TrainingError, match="is whole") as raised:
+    with pytest.raises(TrainingError, match="is complete") as raised:
         Training(tmp_path)
-    assert "begins at step 0" in raised.value.fix
+    assert "start at step 0" in raised.value.fix
 
 
 def test_any_flipped_bit_of_state_json_is_seen_or_changes_nothing(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_dangling_last_is_told_and_the_newest_is_taken(tmp_path: Path, warning
     assert "which is not there" in warnings[0]
     shutil.rmtree(run.checkpoint(0, 3))
     shutil.rmtree(run.checkpoint(0, 2))
-    with pytest.raises(TrainingError, match="is whole"):
+    with pytest.raises(TrainingError, match="is complete"):
         Training(tmp_path)
 
 

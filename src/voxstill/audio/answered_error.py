@@ -34,7 +34,7 @@ def packed(error: VoxstillError) -> Mapping[str, object]:
 
 
 def unpacked(texts: Sequence[object]) -> VoxstillError:
-    """The error of `packed`; KeyError, TypeError or ValueError where it is none."""
+    """The error of `packed`; KeyError, TypeError or ValueError if it is none."""
     kind, what, code, why, fix = texts
     if not re.fullmatch(r"[a-z-]*", str(code)):  # it is shown in a command that people copy
         raise ValueError("no code of an error")

@@ -63,7 +63,7 @@ class SilentError(DataError):
 class Audio:
     """Decoded 16 kHz mono audio; `codec`, `rate_hz` and `num_channels` are those of the file.
 
-    `file_level` is None where the samples are those of the file, bit for bit.
+    `file_level` is None if the samples are those of the file, bit for bit.
     """
 
     samples_T: NDArray[np.int16]
@@ -121,7 +121,7 @@ def decode(data: bytes, *, channel: int | None = None, gain: Gain = "none", max_
                 faults.append((mono.num_samples, fault))
             continue
         if not len(samples_T):
-            raise no_audio("there is not one sample in it at 16 kHz")
+            raise no_audio("it has no samples at 16 kHz")
         if (louder := mono.louder_channel) is not None:
             return replace(decode(data, channel=louder, gain=gain, max_s=max_s), louder_channel=louder)
         if not samples_T.any():
@@ -145,7 +145,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
     """Decode a file of any length in constant memory: the samples that `decode` returns go to `sink`, block by block.
 
     They have no gain, and are float32 where `as_float`. What a truncated or damaged file holds is written all the same;
-    its fault is returned. Silence is no error. DataError where there is nothing to write.
+    its fault is returned. Silence is not an error. DataError if there is nothing to write.
     """
     header, stated_s, channel = flac.stream_info(data), None, None
     faults = list[tuple[int, DataError]]()
@@ -173,7 +173,7 @@ def decode_blocks(data: ByteSource, sink: Sink, *, as_float: bool = False, max_s
         if reader is not readers[-1]:
             mono, _ = attempt(reader)
     if not mono.num_written:
-        raise no_audio("there is not one sample in it at 16 kHz")
+        raise no_audio("it has no samples at 16 kHz")
     if (channel := mono.louder_channel) is not None:
         attempt(reader)
     return fault
@@ -228,8 +228,8 @@ def _plain_flac(
     """Decode an intact 16 kHz mono 16-bit FLAC; None for anything else and for silence.
 
     libsndfile gives the same samples in two to three times the time. After those that the header states one more is
-    requested, twice, since reading stops at bytes that are no frame. The decoder drops a frame with a wrong checksum; a
-    frame of another file in its place is detected by the MD5 of the whole, which takes a quarter of the time
+    requested, twice, since reading stops at bytes that are not a frame. A frame with a wrong checksum is dropped;
+    a frame of another file in its place is detected by the MD5 of the whole, which takes a quarter of the time
     (`skip_md5`).
     """
     if data[:4] != b"fLaC" or data[4:8] not in _STREAMINFO or len(data) < 42 or channel not in (None, 0):
@@ -265,7 +265,7 @@ def encode(samples_T: NDArray[np.int16], form: Literal["flac", "wav"]) -> bytes:
 
 
 class _DecodeResult(NamedTuple):
-    """How decoding ended: `fault` is None where it reached the end; `stated_s` is the header's duration where known."""
+    """How decoding ended: `fault` is None if it reached the end; `stated_s` is the header's duration where known."""
 
     codec: str
     fault: DataError | None
@@ -284,7 +284,7 @@ def _readers(data: ByteSource) -> tuple[_Reader, ...]:
 
 
 def _fault(data: ByteSource, mono: MonoResampler, end: _DecodeResult) -> DataError | None:
-    """What is wrong with a file that was decoded to its end, or as far as that goes; None where nothing is."""
+    """What is wrong with a file that was decoded to its end, or as far as that goes; None if nothing is."""
     fault = page_fault(data, mono) or end.fault or length_fault(data, mono, end.stated_s)
     return fault or mono.checksum_fault() or flac.rate_fault(data)
 
@@ -304,7 +304,7 @@ class _ForwardReader(soundfile.SoundFile):  # type: ignore[misc]  # soundfile ha
 def _decode_with_dr_flac(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
     """Decode with dr_flac a FLAC with a length and an MD5, in half the time of libsndfile.
 
-    What it cannot decode it leaves out without a word: the length and the MD5 tell, and another reader says why.
+    What it cannot decode it leaves out silently: length and MD5 reveal it, and another reader gives the reason.
     """
     decoder = lib.ma_dr_flac_open_memory(data, len(data), ffi.NULL)
     if not decoder:
@@ -313,7 +313,7 @@ def _decode_with_dr_flac(data: ByteSource, mono: MonoResampler) -> _DecodeResult
         block_TC = np.empty((_BLOCK, decoder.channels), mono.block_type)
         buffer, read = ffi.from_buffer(block_TC), _DR_FLAC_READ[mono.block_type]
         pointer = ffi.cast(f"ma_{mono.block_type} *", buffer)
-        # reading stops once at bytes that are no frame
+        # reading stops once at bytes that are not a frame
         while num_decoded := read(decoder, _BLOCK, pointer) or read(decoder, _BLOCK, pointer):
             mono.add(block_TC[:num_decoded], decoder.sampleRate)
         return _DecodeResult("flac", None, None)
@@ -348,7 +348,7 @@ def _decode_with_ffmpeg(data: ByteSource, mono: MonoResampler) -> _DecodeResult:
         with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
             stream = container.streams.best("audio")
             if stream is None:
-                return _DecodeResult("", no_audio("no stream of it is sound"), None)
+                return _DecodeResult("", no_audio("it has no audio stream"), None)
             stream.codec_context.thread_count = 1
             codec = stream.codec_context.name
             stated_s = _ffmpeg_duration_s(data, container, stream)

@@ -15,7 +15,7 @@ def send(connection: socket.socket, *parts: bytes | memoryview) -> None:
 
 
 def receive(connection: socket.socket, num_bytes: int) -> bytearray:
-    """Receive so many bytes; ConnectionError where the other side has closed the socket."""
+    """Receive `num_bytes` bytes; ConnectionError if the other side has closed the socket."""
     received = bytearray(num_bytes)
     fill(connection, memoryview(received))
     return received

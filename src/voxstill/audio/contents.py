@@ -1,4 +1,4 @@
-"""Hashes of what the index read: they tell a file that was copied or touched from one that has changed."""
+"""Hashes of what the index read: they distinguish a file that was copied or touched from one that has changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ContentHashes:
         self.work, self._sorted = work, None
 
     def is_same(self, recording_id: str, content: str) -> bool:
-        """Return whether the recording was indexed with this content; False where its table has no hashes."""
+        """Return whether the recording was indexed with this content; False if its table has no hashes."""
         if self._sorted is None:
             self._sorted = self._read()
         id_N, content_N = self._sorted

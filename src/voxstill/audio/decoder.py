@@ -126,7 +126,7 @@ class Decoder:
                     break
             except _ProtocolError:
                 self.close()
-                cause = "answering nonsense, and ended"
+                cause = "gave an invalid answer and was stopped"
         raise answered_error.unanswered("crashed", f"its process was {cause}")
 
     def start(self) -> None:
@@ -172,10 +172,10 @@ class Decoder:
             self._is_ready = answer == _READY
             if not self._is_ready:
                 self.close()
-                why, fix = answer.decode(errors="replace"), "install voxstill again, with all that it needs"
+                why, fix = answer.decode(errors="replace"), "reinstall voxstill with its dependencies"
                 if not why:
-                    why, fix = "its process ended", "see whether memory is short"
-                raise VoxstillError("a decoder cannot start", code="worker-cannot-start", why=why, fix=fix)
+                    why, fix = "its process ended", "check the free memory"
+                raise VoxstillError("the decoder process cannot start", code="worker-cannot-start", why=why, fix=fix)
         self._socket.settimeout(self._limit_s)
         return self._socket
 
@@ -375,7 +375,7 @@ _NO_SAMPLES = np.zeros(0, np.int16)
 
 
 def _receive_response(connection: socket.socket) -> codec.Audio:
-    """The audio of an answer; raises its error, and _ProtocolError where it is no answer of the child's code."""
+    """The audio of an answer; raises its error, and _ProtocolError where it is not an answer of the child's code."""
     num_meta, num_bytes = _RESPONSE.unpack(receive(connection, _RESPONSE.size))
     if not (0 < num_meta <= _MAX_ANSWER and 0 <= num_bytes <= 2 * codec.MAX_S * RATE_HZ and num_bytes % 2 == 0):
         raise _ProtocolError

@@ -19,7 +19,7 @@ def no_audio(why: str) -> DataError:
 
 def damaged(why: str) -> DataError:
     """The error of a file of which something cannot be decoded."""
-    return DataError("damaged", code="audio-damaged", why=why, fix="find a sound copy of the file")
+    return DataError("damaged", code="audio-damaged", why=why, fix="get an intact copy of the file")
 
 
 def decode_fault(codec: str, mono: MonoResampler, error: Exception) -> DataError:
@@ -37,7 +37,7 @@ def page_fault(data: ByteSource, mono: MonoResampler) -> DataError | None:
         return None
     decoded_s = mono.num_samples / mono.rate_hz if mono.rate_hz else 0.0
     why = f"{decoded_s:.2f} s found, and its last page is cut off"
-    return DataError("truncated", code="audio-damaged", why=why, fix="find a whole copy of the file")
+    return DataError("truncated", code="audio-damaged", why=why, fix="get a complete copy of the file")
 
 
 def length_fault(data: ByteSource, mono: MonoResampler, stated_s: float | None) -> DataError | None:
@@ -46,13 +46,13 @@ def length_fault(data: ByteSource, mono: MonoResampler, stated_s: float | None) 
     slack_s = 0.0
     if (chunk := wav.data_chunk(data)) is not None:
         if chunk.num_unexplained > max(_STRAY_BYTES, chunk.num_present // 100):
-            why = f"its header knows {decoded_s:.2f} s, and {chunk.num_unexplained} unexplained bytes follow"
-            return DataError("damaged", code="audio-damaged", why=why, fix="mend the header")
+            why = f"its header says {decoded_s:.2f} s, and {chunk.num_unexplained} unexplained bytes follow"
+            return DataError("damaged", code="audio-damaged", why=why, fix="repair the header")
         if chunk.num_present >= chunk.num_stated:
             return None
         if not chunk.num_present:
             why = f"0.00 s found, {chunk.num_stated} bytes promised"
-            return DataError("truncated", code="audio-damaged", why=why, fix="find a whole copy of the file")
+            return DataError("truncated", code="audio-damaged", why=why, fix="get a complete copy of the file")
         stated_s = decoded_s * chunk.num_stated / chunk.num_present
     elif mono.header is not None and mono.header.num_samples is not None:
         stated_s = mono.header.num_samples / max(1, mono.rate_hz or mono.header.rate_hz)
@@ -64,5 +64,5 @@ def length_fault(data: ByteSource, mono: MonoResampler, stated_s: float | None) 
         "truncated",
         code="audio-damaged",
         why=f"{decoded_s:.2f} s found, {stated_s:.2f} s promised",
-        fix="find a whole copy of the file",
+        fix="get a complete copy of the file",
     )

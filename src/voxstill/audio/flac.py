@@ -24,7 +24,7 @@ _WHOLE_TYPES = {1: np.int8, 2: np.int16, 4: np.int32}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamInfo:
-    """What the header states; `num_samples` and `md5` are None where the encoder did not know them."""
+    """What the header states; `num_samples` and `md5` are None if the encoder did not know them."""
 
     rate_hz: int
     num_channels: int
@@ -34,7 +34,7 @@ class StreamInfo:
 
 
 def stream_info(data: ByteSource) -> StreamInfo | None:
-    """The header of a file; None where it is not FLAC."""
+    """The header of a file; None if it is not FLAC."""
     head = data[:_MIN_BYTES]
     if head[:4] != b"fLaC" or len(head) < _MIN_BYTES or head[4] & 0x7F:
         return None
@@ -72,7 +72,7 @@ def rate_fault(data: ByteSource) -> DataError | None:
         "damaged",
         code="audio-damaged",
         why=f"its header says {info.rate_hz:,} Hz, and its first frame {rate_hz:,} Hz",
-        fix="find a sound copy of the file",
+        fix="get an intact copy of the file",
     )
 
 

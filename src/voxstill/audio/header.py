@@ -37,7 +37,7 @@ class Header:
 
 
 def read_header(head: bytes, num_bytes: int) -> Header | None:
-    """What the first bytes of a file of `num_bytes` state; None where they state no length, or one that cannot be.
+    """What the first bytes of a file of `num_bytes` state; None if they state no length, or one that cannot be.
 
     WAV is read up to its data chunk (RIFF, little endian), which must lie within the file; of FLAC the STREAMINFO
     (RFC 9639, section 8.2).

@@ -122,7 +122,7 @@ def quantized(samples_T: NDArray[np.float32], gain_db: float | None) -> NDArray[
 
 
 def normalized(samples_T: NDArray[np.float32], gain: Gain) -> tuple[NDArray[np.int16], float | None]:
-    """All samples of a recording as int16 after its gain, and that gain in dB; None where there is none."""
+    """All samples of a recording as int16 after its gain, and that gain in dB; None if there is none."""
     if isinstance(gain, str):
         parts = [samples_T[start : start + _PART] for start in range(0, len(samples_T), _PART)]
         in_db = None if gain == "none" else gain_db(parts, gain)
@@ -132,7 +132,7 @@ def normalized(samples_T: NDArray[np.float32], gain: Gain) -> tuple[NDArray[np.i
 
 
 def _rms_db(parts: Sequence[NDArray[np.float32]]) -> float:
-    """Level around the mean in dBFS: a DC offset is no sound."""
+    """Level around the mean in dBFS: a DC offset is not a sound."""
     num = sum(map(len, parts))
     mean = sum(float(part_T.sum()) for part_T in parts) / num
     power = sum(float(np.dot(part_T, part_T)) for part_T in parts) / num - mean**2

@@ -62,11 +62,11 @@ class MonoResampler:
                 "impossible rate",
                 code="audio-damaged",
                 why=f"{rate_hz} Hz",
-                fix="write the file anew with its true rate",
+                fix="write the file again with its true sampling rate",
             )
         if not 1 <= num_channels <= MAX_CHANNELS:
             raise DataError(
-                "impossible channels", code="audio-damaged", why=f"{num_channels} of them", fix="write the file anew"
+                "impossible channels", code="audio-damaged", why=f"{num_channels} channels", fix="write the file again"
             )
 
     @property
@@ -75,14 +75,14 @@ class MonoResampler:
         return "float32" if self._md5 is None else self._md5.block_type
 
     def checksum_fault(self) -> DataError | None:
-        """The error of samples that are not those of the MD5 in the header; None where it is theirs, or has none."""
+        """The error of samples that are not those of the MD5 in the header; None if it is theirs, or has none."""
         if self._md5 is None or self.header is None or self._md5.digest() == self.header.md5:
             return None
         return DataError(
             "damaged",
             code="audio-damaged",
-            why="its samples are not those of the MD5 in its header",
-            fix="find a sound copy of the file",
+            why="its samples do not match the MD5 in its header",
+            fix="get an intact copy of the file",
         )
 
     def add(self, block_TC: NDArray[np.float32] | NDArray[np.int16] | NDArray[np.int32], rate_hz: int) -> None:
@@ -112,7 +112,7 @@ class MonoResampler:
                 NO_SUCH_CHANNEL,
                 code="not-in-audio",
                 why=f"channel {self._channel} of {num_channels}",
-                fix="name another channel",
+                fix="choose another channel",
             )
         self.num_samples += num_samples
         self._has_equal_blocks &= self.num_channels in (0, num_channels)
@@ -133,7 +133,7 @@ class MonoResampler:
                 "not finite",
                 code="audio-damaged",
                 why="a sample is infinite or not a number",
-                fix="write the file anew",
+                fix="write the file again",
             )
         self.meter.add(used, samples_T)
         self._resample(samples_T, last=False)

@@ -1,6 +1,6 @@
 """The pages of an Ogg file (RFC 3533): whether the last of them is whole.
 
-That no page is marked as the last is no sign of a cut: recorders of telephones never mark one.
+That no page is marked as the last is not a sign of a cut: recorders of telephones never mark one.
 """
 
 from __future__ import annotations

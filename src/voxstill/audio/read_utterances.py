@@ -36,7 +36,7 @@ _RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 class Reading:
     """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work.
 
-    By its `contents` a file that was only touched since it was indexed is told from one that has changed.
+    By its `contents` a file that was only touched since it was indexed is distinguished from one that has changed.
     """
 
     cache: Cache | None
@@ -152,10 +152,10 @@ class Decode(StageWork):
 
 
 def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> DataError | None:
-    """The error of a recording that has changed since it was indexed under this id; None where it has not.
+    """The error of a recording that has changed since it was indexed under this id; None if it has not.
 
     A file on this machine of another etag has not where `contents` know that its content is the same.
-    Also None where that cannot be known: the source gave neither version nor size, now or then, or the id is not one
+    Also None if that cannot be known: the source gave neither version nor size, now or then, or the id is not one
     that the index made.
     """
     if blob.etag is None or not _RECORDING_ID.fullmatch(indexed_as):
@@ -170,7 +170,7 @@ def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) 
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:
-    """Cut the samples of an utterance out of its recording; DataError where the recording no longer has them all."""
+    """Cut the samples of an utterance out of its recording; DataError if the recording no longer has them all."""
     start, end, one_ms = (pcm.ms_to_samples(ms) for ms in (utterance.start_ms, utterance.end_ms, 1))
     if len(recording_T) < end - one_ms:
         return DataError(

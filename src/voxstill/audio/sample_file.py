@@ -54,7 +54,7 @@ class SampleFile:
         return self._normalization != "none"
 
     def write(self, samples_T: NDArray[Any], /) -> None:
-        """Add samples at the end: float32 where `is_float`, else int16. StorageError where the disk is full."""
+        """Add samples at the end: float32 where `is_float`, else int16. StorageError if the disk is full."""
         data = np.ascontiguousarray(samples_T, self._type).view(np.uint8).data
         try:
             while data:  # one write may take a part only
@@ -64,7 +64,7 @@ class SampleFile:
                 f"decoded audio cannot be written to `{tempfile.gettempdir()}`",
                 code=system_code(error),
                 why=error.strerror or str(error),
-                fix="free space there, or name another folder in TMPDIR",
+                fix="free some space there, or set another folder in TMPDIR",
             ) from None
         self._num_samples += len(samples_T)
         self.is_silent = self.is_silent and not samples_T.any()

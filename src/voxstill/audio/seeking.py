@@ -48,7 +48,7 @@ class Stretch:
 def decode_stretch(
     data: ByteSource, stretch: Stretch, channel: int | None = None, gain_db: float = 0.0
 ) -> NDArray[np.int16]:
-    """The samples of a stretch at 16 kHz, fewer where the file ends before; DataError where there are none."""
+    """The samples of a stretch at 16 kHz, fewer where the file ends before; DataError if there are none."""
     mono = MonoResampler(channel, MAX_MS / 1000 + 60, gain_db or "none")
     lead_ms = min(stretch.start_ms, _LEAD_MS)
     head = data[:12]
@@ -112,7 +112,7 @@ def _read_with_ffmpeg(data: ByteSource, mono: MonoResampler, start_ms: int, end_
     with av.open(as_file(data), metadata_errors="replace", container_options=FFMPEG_OPTIONS) as container:
         stream = container.streams.best("audio")
         if stream is None:
-            raise no_audio("no stream of it is sound")
+            raise no_audio("it has no audio stream")
         stream.codec_context.thread_count = 1
         first_s = float((stream.start_time or 0) * (stream.time_base or 0))
         container.seek(int((first_s + start_ms / 1000) * 1_000_000), backward=True)

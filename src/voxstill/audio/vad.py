@@ -201,7 +201,7 @@ def _session() -> Any:
     package = importlib.util.find_spec("silero_vad")
     if package is None or package.origin is None:
         raise ConfigError(
-            "there is no voice-activity detector",
+            "the voice-activity detector is missing",
             code="missing-package",
             why="the package `silero-vad` is not installed",
             fix="install `silero-vad`, or set `segment.vad` to `never`",
@@ -217,12 +217,12 @@ def _session() -> Any:
             f"the voice-activity detector `{path}` cannot be loaded",
             code="missing-package",
             why=str(error).partition("\n")[0],
-            fix="install `silero-vad` anew, or set `segment.vad` to `never`",
+            fix="reinstall `silero-vad`, or set `segment.vad` to `never`",
         ) from None
 
 
 def word_spans(samples_T: NDArray[np.int16], num_words: int) -> list[Span] | None:
-    """Start and end in milliseconds of each of `num_words` words, from energy alone; None where pauses are ambiguous.
+    """Start and end in milliseconds of each of `num_words` words, from energy alone; None if pauses are ambiguous.
 
     For isolated words: the pauses between words must be clearly longer than those within.
     """

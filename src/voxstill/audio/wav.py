@@ -14,7 +14,7 @@ class DataChunk(NamedTuple):
     num_stated: int
     num_present: int
     num_unexplained: int
-    """Bytes after the data that are no chunk."""
+    """Bytes after the data that are not a chunk."""
 
 
 def data_chunk(data: ByteSource) -> DataChunk | None:

@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 def align(
     options: CommonOptions,
     audio: Annotated[str, Argument(metavar="AUDIO", help="Long recording.")],
-    text: Annotated[str, Argument(metavar="TEXT", help="Its transcript: a text file, one line or many.")],
+    text: Annotated[str, Argument(metavar="TEXT", help="Its transcript: a text file of one or more lines.")],
     output: Annotated[str, Option("--output", metavar="MANIFEST", help="JSONL file of the utterances.")],
     model: Annotated[
         str | None, Option("--model", metavar="MODEL", help="CTC model, folder or Hub name; default: filter.aligner.")

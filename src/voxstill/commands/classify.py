@@ -18,9 +18,9 @@ def classify(
         list[str],
         Argument(metavar="AUDIO...", show_default=False, help="Files, folders, addresses, or - for standard input."),
     ],
-    top: Annotated[int, Option("--top", metavar="K", min=1, help="So many of the likeliest classes.")] = 5,
+    top: Annotated[int, Option("--top", metavar="K", min=1, help="Number of most likely classes to show.")] = 5,
 ) -> Result:
-    """Classify files and folders with a class student: the likeliest classes and their probabilities."""
+    """Classify files and folders with a class student: the most likely classes and their probabilities."""
     from voxstill.pipeline import classify as inference
     from voxstill.pipeline.audio_input import log_faults
 

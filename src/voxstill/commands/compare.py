@@ -25,10 +25,10 @@ def compare(
     first: Annotated[
         str, Argument(metavar="RUN_A", help="An evaluated experiment, one of its results, or a file of hypotheses.")
     ],
-    second: Annotated[str, Argument(metavar="RUN_B", help="Another of these.")],
-    ref: Annotated[str | None, Option("--ref", metavar="REF", help="References; experiments bring their own.")] = None,
+    second: Annotated[str, Argument(metavar="RUN_B", help="The second one, of the same kinds.")],
+    ref: Annotated[str | None, Option("--ref", metavar="REF", help="References; experiments have their own.")] = None,
     report: Annotated[
-        str | None, Option("--report", metavar="FILE", help="Write a page with every utterance as both recognised it.")
+        str | None, Option("--report", metavar="FILE", help="Write a page with both hypotheses of every utterance.")
     ] = None,
     on: Annotated[Split | None, Option("--on", metavar="SPLIT", help="Default: evaluate.split.")] = None,
     form: FormOption = None,

@@ -20,7 +20,7 @@ def compare_teachers(
     ] = None,
     report: Annotated[str | None, Option("--report", metavar="FILE", help="Write a page with audio.")] = None,
     price_per_hour: Annotated[
-        float | None, Option("--price-per-hour", metavar="X", parser=price, help="Price of an hour of the machine.")
+        float | None, Option("--price-per-hour", metavar="X", parser=price, help="Price of the machine per hour.")
     ] = None,
 ) -> Result:
     """Compare the labels of several teachers: agreement, error rate, speed and cost."""

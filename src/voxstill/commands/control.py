@@ -14,9 +14,9 @@ from voxstill.core.result import Result
 def control(
     options: CommonOptions,
     folder: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
-    clear: Annotated[bool, Option("--clear", help="Take back every change asked for before.")] = False,
+    clear: Annotated[bool, Option("--clear", help="Withdraw all changes requested before.")] = False,
     stop_after_epoch: Annotated[
-        bool, Option("--stop-after-epoch", help="Let a training end with the epoch that it makes, as if finished.")
+        bool, Option("--stop-after-epoch", help="Let a training end after the current epoch, as finished.")
     ] = False,
 ) -> Result:
     """Change a running labelling job or training: `--set teacher.revision=...`, `--set train.steps=...`."""
@@ -31,10 +31,10 @@ def control(
         )
     if stop_after_epoch:
         raise ConfigError(
-            f"`{folder}` is no experiment",
+            f"`{folder}` is not an experiment",
             code="no-experiment",
-            why="only a training has epochs",
-            fix="name a folder below `train.root`",
+            why="only training runs have epochs",
+            fix="give a folder below `train.root`",
         )
     # `--set` is for the job; and `options.load` would open the port of the job's metrics
     cfg = config.load(options.config, [work_override(folder)], world.environment())

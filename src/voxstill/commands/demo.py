@@ -15,7 +15,7 @@ def demo(
     options: CommonOptions,
     work: Annotated[str, Option("--work", help="Folder for the corpus and everything made from it.")] = "work/demo",
 ) -> Result:
-    """Run all steps on a corpus that it makes itself: no network, no GPU, six minutes."""
+    """Run all steps on a synthetic corpus: no network, no GPU, six minutes."""
     from voxstill.pipeline import end_to_end
 
     return end_to_end.demo(options.load(work_override(work), *end_to_end.DEMO), work)

@@ -21,7 +21,7 @@ def embed(
     output: Annotated[
         str | None, Option("--output", metavar="FILE", help="A .npz or .jsonl, instead of standard output.")
     ] = None,
-    compare: Annotated[bool, Option("--compare", help="Whether two recordings are of one speaker.")] = False,
+    compare: Annotated[bool, Option("--compare", help="Whether two recordings are of the same speaker.")] = False,
 ) -> Result:
     """Embed voices with a speaker student: a vector of unit length for each file; or compare two."""
     from voxstill.pipeline import classify as inference

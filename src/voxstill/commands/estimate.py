@@ -18,12 +18,12 @@ def estimate(
         str | None, Option("--gpu", metavar="NAME", help="h200, h100, a100-80, l4, ...; default: this machine.")
     ] = None,
     price_per_hour: Annotated[
-        float | None, Option("--price", metavar="X", parser=price, help="Price of an hour of one GPU.")
+        float | None, Option("--price", metavar="X", parser=price, help="Price of one GPU per hour.")
     ] = None,
     probe: Annotated[
-        bool, Option("--probe", help="Where no chunk is labelled yet, label for a minute to try; nothing is kept.")
+        bool, Option("--probe", help="If no chunk is labelled yet, label for a minute to measure; nothing is kept.")
     ] = False,
-    pretrain: Annotated[bool, Option("--pretrain", help="Of `voxstill pretrain`, not of `train`.")] = False,
+    pretrain: Annotated[bool, Option("--pretrain", help="Estimate `voxstill pretrain`, not `train`.")] = False,
 ) -> Result:
     """Estimate memory, time, cost and disk of a training before it starts."""
     from voxstill.core import world

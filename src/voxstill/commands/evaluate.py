@@ -19,9 +19,12 @@ def evaluate(
         str | None, Option("--work", help="Where the utterances are; default: the WORK of the experiment.")
     ] = None,
     by: Annotated[
-        list[str] | None, Option("--by", metavar="FIELD", help="Error rates by a field: speaker, dataset, gender, ...")
+        list[str] | None,
+        Option("--by", metavar="FIELD", help="Error rates per value of a field: speaker, dataset, gender, ..."),
     ] = None,
-    show: Annotated[int, Option("--show", metavar="N", min=0, help="Align the N utterances with most errors.")] = 0,
+    show: Annotated[
+        int, Option("--show", metavar="N", min=0, help="Show the alignments of the N utterances with the most errors.")
+    ] = 0,
 ) -> Result:
     """Measure the error rates of a student with confidence intervals, or how well it classifies."""
     from voxstill.pipeline import evaluate as evaluation

@@ -16,7 +16,7 @@ def explain(
     section: Annotated[str | None, Argument(metavar="SECTION|CODE", show_default=False)] = None,
     hear: Annotated[
         Literal["augment"] | None,
-        Option("--hear", help="Write audio of the source as it is and as augmentation leaves it."),
+        Option("--hear", help="Write audio of the source before and after augmentation."),
     ] = None,
     output: Annotated[str, Option("--output", metavar="FOLDER", help="Folder for that audio.")] = "heard",
 ) -> Result:

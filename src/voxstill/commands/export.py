@@ -15,12 +15,12 @@ def export(
     options: CommonOptions,
     model: Annotated[str, Argument(metavar="EXP_OR_MODEL", show_default=False)],
     to: Annotated[str, Option("--to", metavar="DIR", help="The folder to write.", show_default=False)],
-    int8: Annotated[bool, Option("--int8", help="Also with weights of 8 bits, unless that costs accuracy.")] = False,
+    int8: Annotated[bool, Option("--int8", help="Also write int8 weights, unless that costs accuracy.")] = False,
     streaming: Annotated[
         str | None,
         Option(
             metavar="MS,...",
-            help="What a streaming student is to hear at once: 1120, 560, 160 or 80 ms, the first by default.",
+            help="Chunk size of a streaming student: 1120, 560, 160 or 80 ms, the first by default.",
             show_default="560",
         ),
     ] = None,

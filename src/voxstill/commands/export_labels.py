@@ -18,11 +18,14 @@ def export_labels(
         str, Option("--output", metavar="PATH", help="A file, or a folder for kaldi, srt and hf.", show_default=False)
     ],
     form: Annotated[
-        Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "stm", "hf"], Option("--format", help="Who reads it.")
+        Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "stm", "hf"],
+        Option("--format", help="Output format."),
     ] = "jsonl",
-    scores: Annotated[bool, Option("--scores", help="With what the filter measured.")] = False,
-    verdicts: Annotated[bool, Option("--verdicts", help="With what the filter decided, and why.")] = False,
-    kept: Annotated[bool, Option("--kept", help="Only what the filter kept.")] = False,
+    scores: Annotated[bool, Option("--scores", help="Include the scores of the filter.")] = False,
+    verdicts: Annotated[
+        bool, Option("--verdicts", help="Include the verdicts of the filter and their reasons.")
+    ] = False,
+    kept: Annotated[bool, Option("--kept", help="Only labels that the filter kept.")] = False,
 ) -> Result:
     """Write the labels as files that other tools read."""
     from voxstill.pipeline import export_labels as exporting

@@ -14,20 +14,20 @@ from voxstill.core.result import Result
 def filter_labels(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
-    tune: Annotated[bool, Option("--tune", help="Propose thresholds by human texts; judge nothing.")] = False,
+    tune: Annotated[bool, Option("--tune", help="Propose thresholds from human texts; filter nothing.")] = False,
     part: PartOption = None,
     partial: Annotated[
-        bool, Option("--partial", help="Judge the labels that are there, though labelling has not ended.")
+        bool, Option("--partial", help="Filter the labels made so far, before labelling has ended.")
     ] = False,
     report: Annotated[
-        str | None, Option("--report", metavar="FILE", help="Write a page of what was kept, and why not.")
+        str | None, Option("--report", metavar="FILE", help="Write a page of what was kept and dropped, and why.")
     ] = None,
 ) -> Result:
     """Judge every label: kept, or dropped with a reason."""
     if tune and (part or partial):
-        raise BadParameter("`--tune` has no parts: it measures all labels")
+        raise BadParameter("`--tune` cannot run in parts: it measures all labels")
     if tune and report:
-        raise BadParameter("`--tune` judges nothing that a report could show")
+        raise BadParameter("`--tune` filters nothing, so there is nothing to report")
     cfg = options.load(work_override(work))
     if tune:
         from voxstill.pipeline import tune_filter

@@ -27,12 +27,12 @@ def index(
     from voxstill.core.config import sources_of
 
     if source and _has_list_of_sources(options):
-        raise BadParameter("`source` of the configuration is a list: leave SOURCE out, or take the list out of there")
+        raise BadParameter("`source` of the configuration is a list: leave SOURCE out, or remove the list")
     cfg = options.load(work_override(work), *([override("source.uri", source)] if source else []))
     if source and [one.uri for one in sources_of(cfg.source)] != [source]:
-        raise BadParameter("SOURCE is not what `--set` says of `source`: name it once")
+        raise BadParameter("SOURCE and `--set source` differ: give only one of them")
     if not any(one.uri for one in sources_of(cfg.source)):
-        raise BadParameter("there is no SOURCE: name one, or set `source` in the configuration")
+        raise BadParameter("SOURCE is missing: give it, or set `source` in the configuration")
     from voxstill.pipeline import index as indexing
 
     return indexing.index(cfg, part=part)

@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 def init(
     options: CommonOptions,
     output: Annotated[
-        str | None, Option("--output", metavar="FILE", help="Write it there instead of to standard output.")
+        str | None, Option("--output", metavar="FILE", help="File to write instead of standard output.")
     ] = None,
 ) -> Result:
     """Print a commented configuration."""

@@ -15,15 +15,15 @@ def label(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     max_chunks: Annotated[
-        int | None, Option("--max-chunks", metavar="N", help="Stop after N chunks; the same command goes on.")
+        int | None, Option("--max-chunks", metavar="N", help="Stop after N chunks; the same command resumes.")
     ] = None,
     limit_hours: Annotated[
         float | None,
-        Option("--limit-hours", metavar="H", help="Stop after H hours of audio; the same command goes on."),
+        Option("--limit-hours", metavar="H", help="Stop after H hours of audio; the same command resumes."),
     ] = None,
     part: PartOption = None,
     retry_failed: Annotated[
-        bool, Option("--retry-failed", help="Make labels that failed again, too; later steps then follow.")
+        bool, Option("--retry-failed", help="Also make failed labels again; run the later steps after it.")
     ] = False,
     allow_teacher: AllowTeacherOption = None,
 ) -> Result:

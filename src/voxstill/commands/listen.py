@@ -17,9 +17,9 @@ def listen(
     ],
     source: Annotated[
         str | None,
-        Option("--from", metavar="FILE", help="Listen to a recording, or - for standard input; not the microphone."),
+        Option("--from", metavar="FILE", help="A recording, or - for standard input, instead of the microphone."),
     ] = None,
-    paced: Annotated[bool, Option("--paced", help="Read the recording no faster than it was spoken.")] = False,
+    paced: Annotated[bool, Option("--paced", help="Read the recording at real-time speed.")] = False,
 ) -> None:
     """Transcribe the microphone while you speak: a line for each segment, with --json each word as it comes."""
     from voxstill.core import monitor

@@ -18,18 +18,22 @@ def plan(
     ],
     ranks: Annotated[
         int | None,
-        Option("--ranks", metavar="N", help="Processes that train together; of a work folder, `train.devices`."),
+        Option("--ranks", metavar="N", help="Training processes; default for a work folder: `train.devices`."),
     ] = None,
     budget: Annotated[
         int | None,
-        Option("--budget", metavar="TIME", parser=milliseconds, help="Most audio in a batch: 300s, 5m, 90000ms."),
+        Option("--budget", metavar="TIME", parser=milliseconds, help="Maximum audio per batch: 300s, 5m, 90000ms."),
     ] = None,
-    epoch: Annotated[int, Option("--epoch", metavar="N", help="Epoch that is planned, from 0.")] = 0,
-    seed: Annotated[int | None, Option("--seed", metavar="N", help="Instead of `seed` of the configuration.")] = None,
+    epoch: Annotated[int, Option("--epoch", metavar="N", help="Epoch to plan, from 0.")] = 0,
+    seed: Annotated[
+        int | None, Option("--seed", metavar="N", help="Seed; default: `seed` of the configuration.")
+    ] = None,
     layout: Annotated[
-        Literal["local", "remote"] | None, Option("--layout", help="Shuffle everything, or a few shards at a time.")
+        Literal["local", "remote"] | None, Option("--layout", help="Shuffle all utterances, or a few shards at a time.")
     ] = None,
-    pretrain: Annotated[bool, Option("--pretrain", help="The batches of `voxstill pretrain`, not of `train`.")] = False,
+    pretrain: Annotated[
+        bool, Option("--pretrain", help="Plan the batches of `voxstill pretrain`, not of `train`.")
+    ] = False,
 ) -> Result:
     """Show the batches of an epoch before any audio is read."""
     overrides = {"plan.budget_ms": budget, "seed": seed, "plan.layout": layout}

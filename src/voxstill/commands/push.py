@@ -16,7 +16,7 @@ def push(
     model: Annotated[str, Argument(metavar="EXP_OR_FOLDER", show_default=False)],
     name: Annotated[str, Argument(metavar="OWNER/NAME", show_default=False)],
 ) -> Result:
-    """Bring a student, trained or exported, to the Hugging Face Hub with its model card."""
+    """Upload a student, trained or exported, to the Hugging Face Hub with its model card."""
     from voxstill.pipeline import evaluate
     from voxstill.pipeline import push as pushing
 

@@ -15,7 +15,7 @@ def reap(
     options: CommonOptions,
     folder: Annotated[str | None, Argument(metavar="EXP|WORK", show_default=False)] = None,
 ) -> Result:
-    """List what runs that have ended left behind: processes, shared memory, folders; with --yes, end and remove it."""
+    """List what ended runs left behind: processes, shared memory, folders; with --yes, end and remove it."""
     from voxstill.pipeline import reap as reaping
 
     return reaping.reap(folder, end=options.yes)

@@ -14,8 +14,10 @@ from voxstill.core.result import Result
 def remove(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
-    ids: Annotated[str, Option("--ids", metavar="FILE", help="Ids of utterances or recordings, one a line.")],
-    reason: Annotated[str | None, Option("--reason", metavar="TEXT", help="Kept in the record.")] = None,
+    ids: Annotated[str, Option("--ids", metavar="FILE", help="File of ids of utterances or recordings, one per line.")],
+    reason: Annotated[
+        str | None, Option("--reason", metavar="TEXT", help="Reason, written into the record of removals.")
+    ] = None,
 ) -> Result:
     """Leave utterances or recordings out of every later table and shard."""
     from voxstill.pipeline import remove as removing

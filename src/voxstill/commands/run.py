@@ -15,10 +15,10 @@ def run(
     options: CommonOptions,
     config_file: Annotated[str, Argument(metavar="CONFIG", show_default=False)],
     max_batches: Annotated[
-        int | None, Option("--max-batches", metavar="N", help="Train at most N steps, to see every step work.")
+        int | None, Option("--max-batches", metavar="N", help="Train at most N steps, to test the whole pipeline.")
     ] = None,
     rehearse: Annotated[
-        bool, Option("--rehearse", "--dry-run", help="A few files and a few steps, in folders of their own.")
+        bool, Option("--rehearse", "--dry-run", help="Run on a few files for a few steps, in separate folders.")
     ] = False,
     allow_teacher: AllowTeacherOption = None,
 ) -> Result:

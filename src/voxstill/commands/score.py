@@ -13,19 +13,23 @@ from voxstill.core.result import ReportResult, Result
 @command("words", panel="Evaluation", position=3, group="score")
 def words(
     options: CommonOptions,
-    reference: Annotated[str, Argument(metavar="REF", help="What was spoken: Kaldi text, JSONL, STM, TRN.")],
-    hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised: the same, or CTM beside an STM.")],
+    reference: Annotated[str, Argument(metavar="REF", help="References: Kaldi text, JSONL, STM, TRN.")],
+    hypothesis: Annotated[
+        str, Argument(metavar="HYP", help="Hypotheses: the same formats, or CTM with STM references.")
+    ],
     form: FormOption = None,
     lang: LanguageOption = None,
     normalizer: NormalizerOption = None,
     cer: Annotated[
         bool | None,
-        Option("--cer/--no-cer", help="Count characters, or words; default: words, if spaces stand between them."),
+        Option("--cer/--no-cer", help="Count words or characters; default: words, if the text has spaces."),
     ] = None,
     by: Annotated[
-        str | None, Option("--by", metavar="FIELD", help="A line for each speaker, or for any field of a JSONL.")
+        str | None, Option("--by", metavar="FIELD", help="Error rates per speaker, or per value of a JSONL field.")
     ] = None,
-    show: Annotated[int, Option("--show", metavar="N", min=0, help="Align the N utterances with most errors.")] = 0,
+    show: Annotated[
+        int, Option("--show", metavar="N", min=0, help="Show the alignments of the N utterances with the most errors.")
+    ] = 0,
 ) -> Result:
     """WER and CER of two files of texts, matched by id."""
     cfg = options.load()
@@ -48,20 +52,24 @@ def words(
 @command("speakers", panel="Evaluation", position=4, group="score")
 def speakers(
     options: CommonOptions,
-    reference: Annotated[str, Argument(metavar="REF", help="Who spoke when: RTTM.")],
-    hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised, in the same forms.")],
+    reference: Annotated[str, Argument(metavar="REF", help="Reference speaker turns: RTTM.")],
+    hypothesis: Annotated[str, Argument(metavar="HYP", help="Hypotheses, in the same formats.")],
     uem: Annotated[
         str | None,
-        Option("--uem", metavar="FILE", help="What is scored; default: from the first turn of REF to its last."),
+        Option(
+            "--uem", metavar="FILE", help="Regions to score (UEM); default: from the first turn of REF to its last."
+        ),
     ] = None,
     collar: Annotated[
-        float, Option("--collar", metavar="S", parser=seconds, help="Seconds not scored either side of a turn.")
+        float,
+        Option("--collar", metavar="S", parser=seconds, help="Seconds not scored on either side of a turn boundary."),
     ] = 0.0,
     audio: Annotated[
-        str | None, Option("--audio", metavar="FOLDER_OR_FILE", help="The recordings: warns of turns after their end.")
+        str | None,
+        Option("--audio", metavar="FOLDER_OR_FILE", help="The recordings, to warn of turns after their end."),
     ] = None,
     ignore_overlap: Annotated[
-        bool, Option("--ignore-overlap", help="Score only where one speaker of REF speaks.")
+        bool, Option("--ignore-overlap", help="Score only where exactly one speaker of REF speaks.")
     ] = False,
 ) -> Result:
     """Diarization error rate (DER) of two RTTM files."""
@@ -78,11 +86,13 @@ def speakers(
 def meeting(
     options: CommonOptions,
     reference: Annotated[str, Argument(metavar="REF", help="STM, SegLST, or JSONL with `session` and `speaker`.")],
-    hypothesis: Annotated[str, Argument(metavar="HYP", help="What was recognised, in the same forms.")],
+    hypothesis: Annotated[str, Argument(metavar="HYP", help="Hypotheses, in the same formats.")],
     form: FormOption = None,
     lang: LanguageOption = None,
     normalizer: NormalizerOption = None,
-    collar: Annotated[float, Option("--collar", metavar="S", parser=seconds, help="Of tcpWER, in seconds.")] = 5.0,
+    collar: Annotated[
+        float, Option("--collar", metavar="S", parser=seconds, help="Collar of tcpWER, in seconds.")
+    ] = 5.0,
 ) -> Result:
     """Word error rates of meetings, cpWER and tcpWER, of two files with speakers."""
     cfg = options.load()

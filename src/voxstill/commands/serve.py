@@ -17,16 +17,16 @@ def serve(
         Argument(
             metavar="[NAME=]MODEL[@WEIGHT]...",
             show_default=False,
-            help="Models with the names that clients ask for; several of one name share its requests by weight.",
+            help="Models with the names that clients request; models of the same name share its requests by weight.",
         ),
     ],
     host: Annotated[str, Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Option("--port", min=0, max=65_535, help="0 lets the system choose.")] = 8000,
+    port: Annotated[int, Option("--port", min=0, max=65_535, help="0: the system chooses a free port.")] = 8000,
     engine: Annotated[
         Literal["auto", "torch", "onnx"], Option("--engine", help="auto: onnx for exported models, else torch.")
     ] = "auto",
     ray: Annotated[
-        bool, Option("--ray", help="In replicas on Ray: see serve.min_replicas, and engine.address for a cluster.")
+        bool, Option("--ray", help="Serve replicas on Ray: see serve.min_replicas, and engine.address for a cluster.")
     ] = False,
 ) -> None:
     """Serve students as a transcription server with OpenAI's API."""

@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 def shard(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
-    more: Annotated[list[str] | None, Argument(metavar="SOURCE", help="More sources of `--from`.")] = None,
+    more: Annotated[list[str] | None, Argument(metavar="SOURCE", help="More sources for `--from`.")] = None,
     source: Annotated[
         list[str] | None, Option("--from", metavar="SOURCE", help="Repack these tars or folders.")
     ] = None,
@@ -25,9 +25,11 @@ def shard(
 ) -> Result:
     """Write the kept utterances as WebDataset tars with Parquet sidecars."""
     if more and not source:
-        raise BadParameter("sources need `--from`")
+        raise BadParameter("several sources need `--from`")
     if source and part:
-        raise BadParameter("`--from` has no parts: index, label, filter and shard have, one after the other")
+        raise BadParameter(
+            "`--from` cannot run in parts: run index, label, filter and shard in parts, one after the other"
+        )
     from voxstill.pipeline import shard as sharding
 
     if source:

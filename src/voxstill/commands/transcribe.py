@@ -26,7 +26,7 @@ def transcribe(
         Option("--output", metavar="FOLDER", help="One file for each audio file, instead of standard output."),
     ] = None,
     microphone: Annotated[
-        float | None, Option("--microphone", metavar="SECONDS", min=0.1, help="Record so long from the microphone.")
+        float | None, Option("--microphone", metavar="SECONDS", min=0.1, help="Record this long from the microphone.")
     ] = None,
 ) -> Result:
     """Transcribe files, folders or a microphone: text, subtitles or JSON with word times."""

@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 def verify(
     options: CommonOptions,
     where: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
-    repair: Annotated[bool, Option("--repair", help="Make again what is broken, and no more.")] = False,
+    repair: Annotated[bool, Option("--repair", help="Make again only what is broken.")] = False,
 ) -> Result:
     """Compare what is on disk with what was written, to the last byte of the shards."""
     from voxstill.pipeline import verify as verifying

@@ -17,7 +17,7 @@ def voices(
         str, Argument(metavar="GRAMMAR_OR_TEXTS", help="JSGF grammar, or text file with a sentence in each line.")
     ],
     output: Annotated[str, Option("--output", metavar="DIR", help="Folder for the audio and its manifest.")],
-    hours: Annotated[float, Option("--hours", metavar="H", help="How much audio.")] = 1.0,
+    hours: Annotated[float, Option("--hours", metavar="H", help="Hours of audio.")] = 1.0,
     language: Annotated[str, Option("--language", metavar="CODE", help="Language of espeak-ng.")] = "en",
 ) -> Result:
     """Make synthetic speech of the sentences of a grammar or a text file, with a manifest."""

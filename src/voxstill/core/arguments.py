@@ -10,7 +10,7 @@ from voxstill.core.errors import ConfigError
 
 
 def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an int, NumPy's too; ConfigError where it is none, or not from `least` to `most`."""
+    """The value as an int, NumPy's too; ConfigError if it is none, or not from `least` to `most`."""
     span = f"of {least:,} or more" if most is None else f"from {least:,} to {most:,}"
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
@@ -20,21 +20,21 @@ def whole_number(name: str, value: object, least: int, most: int | None = None) 
         raise ConfigError(
             f"`{name}` cannot be {value!r}",
             code="option-value",
-            why=f"it is a whole number {span}",
-            fix="give such a number",
+            why=f"it must be a whole number {span}",
+            fix="give a number in this range",
         )
     return number
 
 
 def not_negative(name: str, value: object) -> float:
-    """The value as a float; ConfigError where it is no number, negative or not finite."""
+    """The value as a float; ConfigError if it is not a number, negative or not finite."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     number = float(value) if is_number else math.nan  # type: ignore[arg-type]
     if not 0 <= number < math.inf:
         raise ConfigError(
             f"`{name}` cannot be {value!r}",
             code="option-value",
-            why="it is a number of 0 or more",
-            fix="give such a number",
+            why="it must be 0 or more",
+            fix="give a number in this range",
         )
     return number

@@ -81,7 +81,7 @@ def _share(path: Path) -> None:
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """A name beside `path` that nobody else uses; what is there at the end of the block is removed."""
+    """A unique name beside `path`; a file left there at the end of the block is removed."""
     machine = process.machine_id()
     for left in path.parent.glob(f".{glob.escape(path.name)}.{machine}-*-*-*.draft"):
         pid, start, _ = left.name.removesuffix(".draft").rpartition(".")[2].split("-")[1:]

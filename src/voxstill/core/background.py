@@ -13,9 +13,9 @@ from voxstill.core.monitor import log
 
 @contextlib.contextmanager
 def repeating(name: str, every_s: float, work: Callable[[], None]) -> Iterator[None]:
-    """Within this block a thread of this name calls `work` every so many seconds; it has ended after the block.
+    """Within this block a thread of this name calls `work` periodically; it has ended after the block.
 
-    What `work` raises is logged, and it is called again all the same.
+    What `work` raises is logged, and it is called again nevertheless.
     """
     ends = threading.Event()
 

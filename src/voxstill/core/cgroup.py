@@ -12,7 +12,7 @@ _UNLIMITED_BYTES = 1 << 60
 
 
 def cpu_quota(proc: Path = Path("/proc/self")) -> float | None:
-    """The cores that the tightest group may use at a time; None where none has a quota."""
+    """The cores that the tightest group may use at a time; None if none has a quota."""
     quotas = []
     for group in _groups(proc, "cpu"):
         unified = _read(group / "cpu.max").split()
@@ -25,7 +25,7 @@ def cpu_quota(proc: Path = Path("/proc/self")) -> float | None:
 
 
 def memory(proc: Path = Path("/proc/self")) -> tuple[int, int] | None:
-    """Limit and use in bytes of the group that has the least left; None where none has a limit.
+    """Limit and use in bytes of the group that has the least left; None if none has a limit.
 
     Files in the page cache that were not used lately are not counted: they give way.
     """
@@ -37,7 +37,7 @@ def memory(proc: Path = Path("/proc/self")) -> tuple[int, int] | None:
 
 
 def memory_limit(proc: Path = Path("/proc/self")) -> int | None:
-    """The bytes that the tightest group may use; None where none has a limit."""
+    """The bytes that the tightest group may use; None if none has a limit."""
     return min((limit for _, limit in _memory_limits(proc)), default=None)
 
 

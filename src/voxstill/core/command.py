@@ -2,7 +2,7 @@
 
 A command is one file in `commands/` with one function under `@command(...)`. Its parameters are its arguments and
 options as Typer reads them, and the first is the `CommonOptions`. It returns a
-`core.result.Result`; `cli.py` prints it. One that goes on after its result shows it by `CommonOptions.show`, and
+`core.result.Result`; `cli.py` prints it. One that continues after its result shows it by `CommonOptions.show`, and
 returns None.
 """
 
@@ -31,7 +31,7 @@ ContinueOption = Annotated[
     typer.Option(
         "--continue",
         metavar="EXP",
-        help="Go on with this experiment, or from this checkpoint of it, with other options.",
+        help="Continue this experiment, or from this checkpoint of it, with other options.",
     ),
 ]
 FormOption = Annotated[
@@ -47,7 +47,9 @@ NormalizerOption = Annotated[
 PartOption = Annotated[
     str | None,
     typer.Option(
-        "--part", metavar="K/N", help="Only part K of N, beside other commands; auto asks Slurm or Kubernetes."
+        "--part",
+        metavar="K/N",
+        help="Only part K of N, while other commands do the others; auto: from Slurm or Kubernetes.",
     ),
 ]
 
@@ -56,7 +58,7 @@ AllowTeacherOption = Annotated[
     typer.Option(
         "--allow-teacher",
         metavar="TEACHER",
-        help="A teacher that `voxstill control` may change to: a name, or options as YAML.",
+        help="A teacher that `voxstill control` may switch to: a name, or options as YAML.",
     ),
 ]
 
@@ -72,7 +74,7 @@ class CommonOptions:
     log_format: LogFormat | None = None
     yes: bool = False
     show: Callable[[Result], None] = field(default=lambda _: None, compare=False)
-    """Prints a result now, while the command goes on."""
+    """Prints a result now, while the command continues."""
 
     def load(self, *overrides: str, base: str | None = None) -> Config:
         """Load the configuration: file, environment, what the command line implies, `--set`; and follow `monitor`."""
@@ -109,7 +111,7 @@ class Command:
     group: str | None = None
     """The command that it is a part of: `score` of `score words`."""
     resumes: bool = False
-    """Whether it goes on where it was interrupted."""
+    """Whether it resumes where it was interrupted."""
 
     def __call__(self, options: CommonOptions, **values: object) -> Result | None:
         """Run it."""
@@ -169,7 +171,7 @@ def milliseconds(text: str) -> int:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise typer.BadParameter(f"`{text}` is no time: write 300s, 5m or 90000ms")
+        raise typer.BadParameter(f"`{text}` is not a time: write 300s, 5m or 90000ms")
     return round(value)
 
 
@@ -179,5 +181,5 @@ def _not_negative(text: str, what: str, example: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise typer.BadParameter(f"`{text}` is no {what}: write a number such as {example}")
+        raise typer.BadParameter(f"`{text}` is not a {what}: write a number such as {example}")
     return value

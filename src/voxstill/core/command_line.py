@@ -55,7 +55,7 @@ def _with_whole_names(ctx: typer.Context, params: Sequence[Any], args: Sequence[
     while rest:
         arg = rest.pop(0)
         if arg == "--" or not (arg.startswith("-") or ctx.allow_interspersed_args):
-            return [*whole, arg, *rest]  # what follows are no options, or those of a command below
+            return [*whole, arg, *rest]  # what follows are not options, or are those of a command below
         name, equals, value = arg.partition("=")
         if name.startswith("--"):
             name = _whole_name(ctx, list(options), name)

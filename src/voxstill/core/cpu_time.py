@@ -26,7 +26,7 @@ class CpuTime:
 
 
 def of_this_thread() -> CpuTime:
-    """What this thread has had since it began; zeros where the system does not count it."""
+    """What this thread has had since it started; zeros where the system does not count it."""
     return _read(_OWN)
 
 

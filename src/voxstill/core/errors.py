@@ -92,17 +92,17 @@ class TeacherError(VoxstillError):
 
 
 class TrainingError(VoxstillError):
-    """Training cannot start or cannot go on."""
+    """Training cannot start or cannot continue."""
 
     exit_code = 6
     code = "training-error"
 
 
 class Interrupted(VoxstillError):  # noqa: N818
-    """A signal ended the work; what was done is safe, and the same command goes on from there."""
+    """A signal ended the work; what was done is safe, and the same command resumes from there."""
 
     exit_code = 130
-    code = ""  # there is nothing to mend, and `why` says what is safe
+    code = ""  # there is nothing to repair, and `why` says what is safe
 
 
 def first_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ _LOOK_S = 1.0
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
-    """Within this block a thread ends any silence of the log with a line of what goes on; `name` is the command's."""
+    """Within this block a thread ends any silence of the log with a line of what is running in command `name`."""
     with repeating("heartbeat", min(_LOOK_S, SILENCE_S / 4), _Silence(name).end):
         yield
 
@@ -30,7 +30,7 @@ class _Silence:
         self._start_s = self._since_s = time.monotonic()
 
     def end(self) -> None:
-        """Log what goes on where nothing was logged for too long."""
+        """Log what is running if nothing was logged for too long."""
         self._since_s = max(self._since_s, monitor.logged_s())
         now_s = time.monotonic()
         if now_s - self._since_s < SILENCE_S:
@@ -38,7 +38,7 @@ class _Silence:
         status = monitor.status()
         if status == "":
             at_work, silent = clock(now_s - self._start_s), clock(now_s - self._since_s)
-            status = f"{self._name}: at work for {at_work}; nothing new for {silent}"
+            status = f"{self._name}: running for {at_work}; nothing new for {silent}"
         if status is not None:
             log.info("%s", status)
         self._since_s = now_s

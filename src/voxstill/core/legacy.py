@@ -1,4 +1,5 @@
-"""Names that version 0.1 gave to tables and experiments: what it has made or begun is found, and goes on under them.
+"""Names that version 0.1 gave to tables and experiments: what it has made or started is found, and continues under
+them.
 
 0.1 hashed every option of a section, whatever its value. Its options are written down here once and for all: an option
 that came later must be at its default, or else 0.1 cannot have made the table.
@@ -261,7 +262,7 @@ TEACHER_OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def recipe(*parts: object) -> str | None:
-    """The name of what these sections and values make; None where it depends on something that 0.1 did not have."""
+    """The name of what these sections and values make; None if it depends on something that 0.1 did not have."""
     hashed = [_options(part) if isinstance(part, BaseModel) else part for part in parts]
     return None if any(part is None for part in hashed) else fingerprint(*hashed)
 
@@ -269,7 +270,7 @@ def recipe(*parts: object) -> str | None:
 def labels(name: str, teacher: config.Teacher, options: BaseModel) -> str | None:
     """The name of a teacher's labels: 0.1 hashed the options that were set, also to their defaults.
 
-    `options` are those set and the others. None where one is set that 0.1 did not have.
+    `options` are those set and the others. None if one is set that 0.1 did not have.
     """
     decisive, former = config.identity(options), config.former_names(type(options))
     known = TEACHER_OPTIONS.get(teacher.name)
@@ -310,7 +311,7 @@ def experiment(cfg: Config, settings: Mapping[str, Any], shards: str) -> str | N
 
 
 def _options(section: BaseModel) -> dict[str, object] | None:
-    """What 0.1 hashed of a section; None where something is set that it did not have, or had with another meaning."""
+    """What 0.1 hashed of a section; None if something is set that it did not have, or had with another meaning."""
     former, decisive = config.former_names(type(section)), config.identity(section)
     if "schema_version" in decisive:
         return None

@@ -34,7 +34,7 @@ class Progress:
     """A bar on a terminal, a line now and then elsewhere; both with rate and time left.
 
     `advance(n, detail)` counts `n` units done; `detail` is shown beside the bar. Use it as a `with` block.
-    `done` units were done before it began: rate and time left are those of the rest.
+    `done` units were done before it started: rate and time left are those of the rest.
     """
 
     def __init__(self, title: str, total: float | None, unit: str, *, done: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class Progress:
             log.info("%s %s", self._title, self.line())
 
     def rate(self) -> str:
-        """Units a second so far; empty where there is no unit."""
+        """Units a second so far; empty if there is no unit."""
         if not self._unit:
             return ""
         return f"{(self._done - self._before) / max(time.monotonic() - self._start, 1e-9):,.1f} {self._unit}/s"
@@ -109,7 +109,7 @@ class Progress:
 
 @contextlib.contextmanager
 def describing(status: Status) -> Iterator[None]:
-    """Within this block `status` says what goes on when nothing was logged for long; None needs no line."""
+    """Within this block `status` says what is running when nothing was logged for long; None needs no line."""
     _statuses.append(status)
     try:
         yield
@@ -118,7 +118,7 @@ def describing(status: Status) -> Iterator[None]:
 
 
 def status() -> str | None:
-    """What goes on now, by the innermost of those that say so; None where no line is needed, empty where none says."""
+    """What continues now, by the innermost of those that say so; None if no line is needed, empty if none says."""
     return _statuses[-1]() if _statuses else ""
 
 
@@ -149,7 +149,7 @@ class Timer:
             self.seconds += time.perf_counter() - start
 
     def take(self) -> float:
-        """The seconds so far; counting starts anew."""
+        """The seconds so far; counting starts again."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
@@ -163,7 +163,7 @@ class JsonLines:
     def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():  # a line cut short by a crash would swallow the next one
+        if path.exists():  # the next line would be appended to one truncated by a crash
             data = path.read_bytes()
             whole = b"".join([line for line in data.splitlines(keepends=True) if line.endswith(b"\n")][:rows])
             if whole != data:

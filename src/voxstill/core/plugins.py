@@ -1,7 +1,7 @@
 """What the configuration names and a file implements: in a package of voxstill, or in another package by entry point.
 
 The files of the package are the list of names. A file is imported when its name is asked for, and so is another
-package's: one that is broken is no trouble to who wants something else.
+package's: one that is broken does not disturb those who want something else.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Misfit:
 def class_misfit(value: object, methods: Sequence[str], protocol: str) -> Misfit | None:
     """What a class lacks of a protocol of these methods and a class `Options`."""
     if not isinstance(value, type):
-        return Misfit(f"{value!r} is no class", f"name a class that follows `{protocol}`")
+        return Misfit(f"{value!r} is not a class", f"give a class that implements `{protocol}`")
     if (misfit := methods_misfit(value, value, methods, protocol)) is not None:
         return misfit
     options = getattr(value, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
-        why = f"`{value.__name__}.Options` is no class of options"
-        return Misfit(why, "give it a class `Options` below `voxstill.core.config.Section`")
+        why = f"`{value.__name__}.Options` is not a class of options"
+        return Misfit(why, "give it a class `Options` derived from `voxstill.core.config.Section`")
     return None
 
 
@@ -69,7 +69,7 @@ class Registry(Generic[T]):
     group: str
     """The group of entry points of other packages."""
     misfit: Callable[[object], Misfit | None]
-    """What is wrong with an object as one of them; None where it follows the protocol."""
+    """What is wrong with an object as one of them; None if it follows the protocol."""
     other_files: tuple[str, ...] = ()
     """The files of the package that have none."""
 
@@ -90,25 +90,25 @@ class Registry(Generic[T]):
         return [*self.built_in(), *self.plugins()]
 
     def find(self, name: str) -> T:
-        """Import the one of that name; ConfigError where `check_name` or the import fails."""
+        """Import the one of that name; ConfigError if `check_name` or the import fails."""
         self.check_name(name)
         return self.find_built_in(name) if name in self.built_in() else self.find_plugin(name)
 
     def find_installed(self, name: str) -> T:
-        """Import the one of that name; ConfigError where `find` fails, or the package that it `needs` is missing."""
+        """Import the one of that name; ConfigError if `find` fails, or the package that it `needs` is missing."""
         value = self.find(name)
         package, extra = getattr(value, "needs", ("", ""))
         if package and find_spec(package) is None:
             raise ConfigError(
                 f"the {self.noun} `{name}` is not installed",
                 code="missing-package",
-                why=f"there is no package `{package}` here",
+                why=f"the package `{package}` is missing",
                 fix=f"pip install 'voxstill[{extra}]'",
             )
         return value
 
     def check_name(self, name: str) -> None:
-        """Raise ConfigError where there is none of that name, or where another package has taken one of voxstill's."""
+        """Raise ConfigError if there is none of that name, or where another package has taken one of voxstill's."""
         built_in, plugin = name in self.built_in(), name in self._entry_points()
         if built_in and plugin:
             raise self._name_taken(name)
@@ -117,14 +117,14 @@ class Registry(Generic[T]):
         known_names = self.names()
         close_names = difflib.get_close_matches(name, known_names, n=1)
         raise ConfigError(
-            f"there is no {self.noun} `{name}`",
+            f"unknown {self.noun} `{name}`",
             code="unknown-name",
             why=f"the {self.noun}s are {', '.join(known_names)}",
             fix=f"did you mean `{close_names[0]}`?" if close_names else f"set {self.option} to one of them",
         )
 
     def find_built_in(self, name: str) -> T:
-        """Import one of voxstill; ConfigError where a package that it needs cannot be imported."""
+        """Import one of voxstill; ConfigError if a package that it needs cannot be imported."""
         try:
             module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         except ImportError as error:
@@ -139,14 +139,14 @@ class Registry(Generic[T]):
         return cast("T", members[0])
 
     def find_plugin(self, name: str) -> T:
-        """Import one of another package; ConfigError where that fails in any way, or it does not follow the protocol.
+        """Import one of another package; ConfigError if that fails in any way, or it does not follow the protocol.
 
         The message names the package.
         """
         entry_point = self._entry_points()[name]
         label = f"`{name}` of {_package_of(entry_point)}"
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # where the JSON of a command goes nobody else writes
+            with contextlib.redirect_stdout(sys.stderr):  # nothing else is written where the JSON of a command goes
                 value = entry_point.load()
             misfit = self.misfit(value)
         except (Exception, SystemExit) as error:  # any code may stand there
@@ -182,7 +182,7 @@ class Registry(Generic[T]):
     def _name_taken(self, name: str) -> ConfigError:
         package = _package_of(self._entry_points()[name])
         return ConfigError(
-            f"{package} has a {self.noun} `{name}`, which is the name of one of voxstill",
+            f"{package} has a {self.noun} `{name}`, which is also the name of a built-in one",
             code="plugin-broken",
             why="it is not clear which of the two is meant",
             fix=f"give its entry point in the group `{self.group}` another name, or uninstall it",
@@ -217,7 +217,7 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 def _modified(folder: str) -> int | None:
-    """When something was last added to a folder or removed from it; None where there is none."""
+    """When something was last added to a folder or removed from it; None if there is none."""
     try:
         return os.stat(folder or os.curdir).st_mtime_ns
     except OSError:

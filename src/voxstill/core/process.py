@@ -38,7 +38,7 @@ def machine_id() -> str:
 
 
 def started(process: int) -> str:
-    """When a process of this machine began; empty where there is none, or where it has ended and is not reaped yet."""
+    """When a process of this machine started; empty if there is none, or where it has ended and is not reaped yet."""
     try:
         fields = _stat(process)
     except OSError:
@@ -190,7 +190,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def command_line(pid: int) -> str:
-    """The words of its command line, separated by spaces; OSError where it has ended or is hidden."""
+    """The words of its command line, separated by spaces; OSError if it has ended or is hidden."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return " ".join(words.split())
 

@@ -138,7 +138,7 @@ class UtteranceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterance:
-    """One segment of one channel (None mixes all). `text` is a human transcript, None where there is none."""
+    """One segment of one channel (None mixes all). `text` is a human transcript, None if there is none."""
 
     id: str
     recording_id: str
@@ -150,13 +150,13 @@ class Utterance:
     info: UtteranceInfo = field(default_factory=UtteranceInfo)
     text: str | None = None
     gain_db: float | None = None
-    """Applied to the audio wherever it is read, before it is rounded to 16 bits; None where the level is left alone."""
+    """Applied to the audio wherever it is read, before it is rounded to 16 bits; None if the level is left alone."""
     weight: float | None = None
     """How much its loss counts, as the manifest says; None is 1."""
     supervised: bool | None = None
-    """True where `text` is its label (`source.supervised`) and no teacher is asked; None elsewhere."""
+    """True if `text` is its label (`source.supervised`) and no teacher is asked; None elsewhere."""
     words: tuple[Word, ...] | None = None
-    """Those of `text` with the times of the manifest; None where it has none."""
+    """Those of `text` with the times of the manifest; None if it has none."""
 
     @property
     def duration_ms(self) -> int:
@@ -192,9 +192,9 @@ class Label:
 class Alignment:
     """How well the text of a label fits the audio of its utterance, by forced alignment with a CTC model.
 
-    `logprob` is the mean log-probability of a token of the text, None where the model has no tokens for it or too few
+    `logprob` is the mean log-probability of a token of the text, None if the model has no tokens for it or too few
     frames. `error` says why there is no audio. `words` are those of the text with their times, where the teacher gave
-    none: None where it did or was not asked, empty where the text has no alignment.
+    none: None if it did or was not asked, empty if the text has no alignment.
     """
 
     utterance_id: str
@@ -236,7 +236,7 @@ class Batch:
 class Hypothesis:
     """What a recogniser wrote of an utterance, or the `error` why it could not.
 
-    `score` is the mean log-probability of a token, None where there is none. `finish` says whether the text ended by
+    `score` is the mean log-probability of a token, None if there is none. `finish` says whether the text ended by
     itself or at the most tokens that are allowed.
     """
 
@@ -301,5 +301,5 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float | None:
-        """Errors per reference unit, above 1 where insertions abound; None where the reference is empty."""
+        """Errors per reference unit, above 1 where insertions abound; None if the reference is empty."""
         return self.errors / self.reference if self.reference else None

@@ -55,9 +55,9 @@ class Result(Figures):
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> Self:
-        """The result that `to_dict` wrote, in this version or another: keys that are no fields are passed over.
+        """The result that `to_dict` wrote, in this version or another: keys that are not fields are passed over.
 
-        DataError where a field that has no default is missing.
+        DataError if a field that has no default is missing.
         """
         return read(cls, figures)
 
@@ -93,7 +93,7 @@ def read(result_type: type[T], figures: Mapping[str, Any]) -> T:
         return result_type(**{name: _rebuilt(hint, figures[name]) for name, hint in hints.items() if name in figures})
     except TypeError as error:
         raise DataError(
-            f"these are no {result_type.__name__}: {json.dumps(dict(figures), ensure_ascii=False, default=str)[:200]}",
+            f"these are not {result_type.__name__}: {json.dumps(dict(figures), ensure_ascii=False, default=str)[:200]}",
             code="table-broken",
             why=str(error).partition(" ")[2],
             fix="they were written by another program, or by a newer version: remove them and run the step again",
@@ -107,18 +107,18 @@ def _hints(result_type: type[Any]) -> dict[str, object]:
 
 
 def _rebuilt(hint: object, value: object) -> object:
-    """The value of a field from its JSON, by its type hint; TypeError where it does not fit."""
+    """The value of a field from its JSON, by its type hint; TypeError if it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         members = [member for member in arguments if member is not types.NoneType]
         return value if value is None or len(members) > 1 else _rebuilt(members[0], value)
     if hint in _PLAIN and not (isinstance(value, _PLAIN[hint]) and isinstance(value, bool) == (hint is bool)):
-        raise TypeError(f"{hint}: {value!r} is no {getattr(hint, '__name__', hint)}")
+        raise TypeError(f"{hint}: {value!r} is not of type {getattr(hint, '__name__', hint)}")
     if origin in (Mapping, Sequence) and not isinstance(value, Mapping if origin is Mapping else list | tuple):
-        raise TypeError(f"{origin.__name__}: {value!r} is no {origin.__name__.lower()}")
+        raise TypeError(f"{origin.__name__}: {value!r} is not a {origin.__name__.lower()}")
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
-            raise TypeError(f"{hint.__name__}: {value!r} is no mapping")
+            raise TypeError(f"{hint.__name__}: {value!r} is not a mapping")
         return hint.from_dict(value) if issubclass(hint, Result) else read(hint, value)
     if isinstance(value, Mapping) and len(arguments) == 2:
         return {name: _rebuilt(arguments[1], item) for name, item in value.items()}

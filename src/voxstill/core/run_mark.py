@@ -53,7 +53,7 @@ class RunMark:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its owner is gone, or the launcher of that: nobody waits for what it has started."""
+        """Whether its owner has ended, or the launcher of that: no process waits for what it has started."""
         return self.owner.has_ended or (self.launcher is not None and self.launcher.has_ended)
 
     def to_json(self) -> str:
@@ -62,7 +62,7 @@ class RunMark:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self | None:
-        """The mark in a text; None where there is none."""
+        """The mark in a text; None if there is none."""
         try:
             facts = json.loads(text)
             return result.read(cls, facts) if isinstance(facts, dict) else None
@@ -104,7 +104,7 @@ def of_owner_here() -> RunMark:
 
 
 def of_process(pid: int) -> RunMark | None:
-    """The mark that a process of this user bears; None where it bears none, or has ended."""
+    """The mark that a process of this user bears; None if it bears none, or has ended."""
     for path, target in open_files(pid).items():
         if target.startswith(f"/memfd:{_MEMORY_FILE} "):
             with contextlib.suppress(OSError), open(path, "rb") as file:

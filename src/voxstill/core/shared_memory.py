@@ -31,7 +31,7 @@ class Segment:
 
     @property
     def owner(self) -> Process | None:
-        """The process of the command that made it; None where the name does not say so, or not of this machine."""
+        """The process of the command that made it; None if the name does not say so, or not of this machine."""
         match = _SEMAPHORE.fullmatch(Path(self.path).name)
         return Process(int(match[2]), match[3]) if match is not None and match[1] == process.machine_id() else None
 

@@ -108,7 +108,7 @@ class Ranks:
 def ranks() -> Ranks | None:
     """The ranks as torchrun, Ray Train or srun set them in the environment; None for a single process.
 
-    The variables of srun are set as those of torchrun too: Lightning and torch look there. ConfigError where machines
+    The variables of srun are set as those of torchrun too: Lightning and torch look there. ConfigError if machines
     have different numbers of processes.
     """
     if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
@@ -152,10 +152,10 @@ def _torchrun_variables(srun: Mapping[str, str]) -> dict[str, str]:
 
 def _uneven(counts: str) -> ConfigError:
     return ConfigError(
-        f"the processes of the training are spread unevenly: {counts}",
+        f"the training processes are spread unevenly over the machines: {counts}",
         code="ranks-mismatch",
-        why="every machine needs as many as the others",
-        fix="ask torchrun for --nproc-per-node, srun for --ntasks-per-node",
+        why="every machine needs the same number",
+        fix="set --nproc-per-node of torchrun, or --ntasks-per-node of srun",
     )
 
 

@@ -1,6 +1,6 @@
 """Columns of all utterances a block at a time: what is computed of a block lies in the processor's cache.
 
-An array of all utterances in between would cost more than the arithmetic: every page of it has to be got from the
+An array of all utterances in between would cost more than the arithmetic: every page of it must be got from the
 system first.
 """
 

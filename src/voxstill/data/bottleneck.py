@@ -144,31 +144,33 @@ def judge(waits: Waits, resources: Resources) -> Verdict:
     if core_wait >= CORE_WAIT or (is_waiting and feeding >= FEEDING_CORE_WAIT):
         return _of_machine(core_wait, feeding, waiting, resources)
     if not is_waiting:
-        return Verdict(Limit.MODEL, f"the model is the limit, not the data: {waiting}")
+        return Verdict(Limit.MODEL, f"the bottleneck is the model, not the data: {waiting}")
     waiting += (
         f", while a worker read {shares[Limit.STORAGE]:.0%} of the time and decoded {shares[Limit.DECODING]:.0%}, "
         f"copies took {shares[Limit.TRANSFER]:.0%}, and augmentation and features {shares[Limit.AUGMENTATION]:.0%}"
     )
     if not is_busy:
-        reason = f"epochs are so short that starting workers for each is the limit of the training: {waiting}"
-        return Verdict(Limit.START_OF_WORKERS, reason, "set `train.loader_workers` to 0, or take more audio")
+        reason = (
+            f"epochs are so short that starting workers for each of them is the bottleneck of the training: {waiting}"
+        )
+        return Verdict(Limit.START_OF_WORKERS, reason, "set `train.loader_workers` to 0, or use more audio")
     if preparing / seconds > reading:
         limit = max(Limit.AUGMENTATION, Limit.TRANSFER, key=lambda name: shares[name])
     else:
         limit = max(Limit.STORAGE, Limit.DECODING, key=lambda name: shares[name])
     computing = waits.computing_s + loader.decode_s + loader.prepare_s + loader.transfer_s - loader.core_wait_s
     free = resources.cores - resources.ranks * computing / seconds
-    return Verdict(limit, f"{limit} is the limit of the training: {waiting}", _fix(limit, resources, free))
+    return Verdict(limit, f"{limit} is the bottleneck of the training: {waiting}", _fix(limit, resources, free))
 
 
 def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resources) -> Verdict:
     """The verdict where threads waited for a core: more processes would wait, too."""
     reason = (
-        f"the machine is the limit: the training waited {core_wait:.0%} of the time for a core, and what feeds it "
+        f"the machine is the bottleneck: the training waited {core_wait:.0%} of the time for a core, and what feeds it "
         f"{feeding:.0%} of its work; {waiting}. It keeps {resources.wanted} cores busy, and has {resources.cores:g}"
     )
     if resources.wanted <= resources.cores:
-        fix = "train elsewhere, or end the other programs"
+        fix = "train on another machine, or end the other programs"
         return Verdict(Limit.MACHINE, f"{reason}, which other programs use, too", fix)
     options = {
         "train.threads": resources.threads if resources.threads > 1 else 0,
@@ -177,12 +179,12 @@ def _of_machine(core_wait: float, feeding: float, waiting: str, resources: Resou
     }
     name, number = max(options.items(), key=lambda option: option[1])
     if not number:
-        return Verdict(Limit.MACHINE, reason, "train where there are more cores, or end other programs")
+        return Verdict(Limit.MACHINE, reason, "use a machine with more cores, or end other programs")
     return Verdict(Limit.MACHINE, reason, f"lower `{name}`, which is {number}, or end other programs")
 
 
 def _fix(limit: Limit, resources: Resources, free: float) -> str:
-    """What to do about a limit that is no machine with too few cores; so many of these are `free`."""
+    """What to do about a limit that is not a machine with too few cores; so many of these are `free`."""
     has_cores = free >= WORTH_A_WORKER
     workers = f"raise `train.loader_workers`, which is {resources.loader_workers}"
     if limit is Limit.STORAGE and resources.is_remote:
@@ -190,10 +192,14 @@ def _fix(limit: Limit, resources: Resources, free: float) -> str:
     if limit is Limit.STORAGE:
         return f"copy the shards to a faster disk, or {workers}"
     if limit is Limit.AUGMENTATION:
-        return "raise `train.threads`, or augment less" if has_cores else "augment less: no core is left for it"
+        return (
+            "raise `train.threads`, or use less augmentation"
+            if has_cores
+            else "use less augmentation: no core is left for it"
+        )
     if limit is Limit.TRANSFER:
-        return "lower `plan.budget_ms`, or look what else uses the memory and the bus"
-    return workers if has_cores else f"no core is left for another worker: take more cores, then {workers}"
+        return "lower `plan.budget_ms`, or check what else uses the memory and the bus"
+    return workers if has_cores else f"no core is left for another worker: use more cores, then {workers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,7 @@ class Straggler:
 
 
 def straggler(waits: Mapping[int, Waits]) -> Straggler | None:
-    """The rank that is much slower than the others in what it does by itself; None where there is none."""
+    """The rank that is much slower than the others in what it does by itself; None if there is none."""
     own_s = {rank: wait.own_s / wait.steps for rank, wait in waits.items() if wait.steps}
     if len(own_s) < 2:
         return None

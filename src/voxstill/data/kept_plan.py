@@ -1,4 +1,4 @@
-"""The plan of an epoch in a file: a training that goes on reads its batches there and does not plan them again.
+"""The plan of an epoch in a file: a training that continues reads its batches there and does not plan them again.
 
 A kept plan is used only where it was made of the same arguments, by the same code and the same NumPy: the file begins
 with a hash of all of them, of arrays by their content. Any other file, and a damaged one, is replaced by the plan.
@@ -41,7 +41,9 @@ def kept_plan(path: Path, make: functools.partial[EpochPlan]) -> EpochPlan:
         with atomic_file(path) as draft, draft.open("wb") as file:
             file.writelines(_encoded(key, epoch_plan))
     except OSError as error:
-        log.info("train: the plan of the epoch is not kept in `%s`, and made again when resuming: %s", path, error)
+        log.info(
+            "train: the plan of the epoch cannot be saved in `%s`, and is made again when resuming: %s", path, error
+        )
     return epoch_plan
 
 
@@ -86,7 +88,7 @@ def _encoded(key: bytes, epoch_plan: EpochPlan) -> list[_Bytes]:
 
 
 def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) -> EpochPlan | None:
-    """The plan of this key; None where there is no file, or one of another plan, or not what was written."""
+    """The plan of this key; None if there is no file, or one of another plan, or not what was written."""
     try:
         with path.open("rb") as file:
             if file.read(_KEY_BYTES) != key:
@@ -95,7 +97,7 @@ def _read(path: Path, key: bytes, durations_ms: Ints, tempo_N: Tempos | None) ->
     except OSError:
         return None
     if _sum(key, body) != checksum:
-        log.warning("train: the plan kept in `%s` is made again: its bytes do not add up to their checksum", path)
+        log.warning("train: the plan saved in `%s` is made again: its bytes do not match their checksum", path)
         return None
     start = _SIZE_BYTES + int.from_bytes(body[:_SIZE_BYTES], "little")
     header = json.loads(body[_SIZE_BYTES:start])

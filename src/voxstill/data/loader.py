@@ -79,7 +79,7 @@ class Batches(Dataset[Step]):
         return Step(padded, unread, read_s, decode_s, core_wait_s)
 
     def _audio(self, rows: Rows) -> tuple[list[NDArray[np.int16] | None], list[str], float]:
-        """Samples of each row, None where they cannot be read, a line for each of those, and the seconds of reading.
+        """Samples of each row, None if they cannot be read, a line for each of those, and the seconds of reading.
 
         They are read in the order of their tars, and are overwritten by the next call.
         """
@@ -148,7 +148,7 @@ class Loader:
 
     Each comes as its batches, or as what `make` makes of the step's number and its batches, ahead of time in a thread.
     `spent` says what took how long, `replaced` how many utterances could not be read; each is named in the log.
-    DataError where they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
+    DataError if they are more than `max_unread` of the rank's epoch, or a worker dies. Workers end with the thread
     that iterates, however it ends. Tars that lie in a bucket are fetched ahead where the batches have a cache folder.
     """
 
@@ -200,7 +200,7 @@ class Loader:
                 "a process that reads batches has died",
                 code="out-of-memory",
                 why=(str(error) or type(error).__name__).splitlines()[0],
-                fix="most often memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
+                fix="usually memory has run out: lower `train.loader_workers` or `plan.budget_ms`",
             ) from error
         finally:
             self.spent += LoaderTimes(waited_s=time.perf_counter() - start)
@@ -211,7 +211,7 @@ class Loader:
         )
         self.replaced += len(step.unread)
         for line in step.unread:
-            log.warning("a neighbour stands in for %s", line)
+            log.warning("%s is replaced by a neighbouring utterance", line)
         if self.replaced > self._most:
             raise DataError(
                 f"{self.replaced} utterances could not be read, and {self._most} are allowed",
@@ -288,7 +288,7 @@ class _Tars:
             yield next(remote) if data is None else data
 
     def _read_local(self, shard: int, offset: int, num_bytes: int) -> bytes | Exception | None:
-        """None where its tar is not on this machine."""
+        """None if its tar is not on this machine."""
         try:
             file = self._open(shard)
             data = None if file is None else os.pread(file, num_bytes, offset)
@@ -347,12 +347,12 @@ class _Tars:
 
 
 def _decoded(data: bytes, out: NDArray[np.int16], crc32: int) -> NDArray[np.int16]:
-    """Decode a stored utterance; DataError where its bytes or its samples are not as its sidecar says.
+    """Decode a stored utterance; DataError if its bytes or its samples are not as its sidecar says.
 
     The samples may lie in `out`, which is as long as the sidecar says; `crc32` is -1 where it has no checksum.
     """
     if crc32 not in (-1, zlib.crc32(data)):
-        raise DataError("its audio has another checksum than its sidecar says", code="audio-unreadable")
+        raise DataError("the checksum of its audio is not that of its sidecar", code="audio-unreadable")
     samples_T = codec.decode_stored(data, out).samples_T
     if len(samples_T) != len(out):
         raise DataError(f"it has {len(samples_T)} samples and its sidecar says {len(out)}", code="audio-unreadable")

@@ -76,12 +76,12 @@ class EpochPlan:
         return (len(self.bounds) - 1) // self.batches_per_step
 
     def batches_of(self, step: int, rank: int = 0, ranks: int = 1) -> list[Rows]:
-        """Row numbers of each of a rank's batches of a step; ConfigError where the ranks do not divide them."""
+        """Row numbers of each of a rank's batches of a step; ConfigError if the ranks do not divide them."""
         if self.batches_per_step % ranks:
             raise ConfigError(
                 f"{ranks} ranks cannot share {self.batches_per_step} batches a step evenly",
                 code="ranks-mismatch",
-                why="a rank with fewer batches would wait for the others, or they for it",
+                why="ranks with fewer batches would wait for the others",
                 fix=f"set `plan.batches_per_step` to a multiple of {ranks}",
             )
         per_rank = self.batches_per_step // ranks
@@ -171,7 +171,7 @@ def plan(
     `ascending` puts short steps first, else their order is random; where `cfg.layout` is `remote` (and `shard_of` is
     known), it is so within a window, which holds few shards. `sampling_rate` is at least 1 for each row; a fractional
     one is met in the mean of the epochs. `tempo_N` multiplies lengths in this epoch, and budgets hold for the result.
-    DataError where nothing is left.
+    DataError if nothing is left.
     """
     recorded_ms = np.ascontiguousarray(durations_ms, np.int64)
     durations_ms = _with_tempo(recorded_ms, tempo_N)
@@ -264,10 +264,10 @@ def _shuffled_by_shard(rows: Ints, shard_of: Ints, random: np.random.Generator) 
 
 def _nothing_left(num: int, dropped: Mapping[str, int]) -> DataError:
     return DataError(
-        "there is no utterance to make a batch of",
+        "there are no utterances to make batches of",
         code="nothing-to-train-on",
         why=f"of {num:,} utterances {dropped_in_words(dropped)}" if any(dropped.values()) else "there are none",
-        fix="raise `plan.budget_ms` if they are too long for a batch; look at the labels if they are empty",
+        fix="raise `plan.budget_ms` if they are too long for a batch; check the labels if they are empty",
     )
 
 

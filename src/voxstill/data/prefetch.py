@@ -126,7 +126,7 @@ class Prefetch:
                     self._changed.notify_all()
 
     def _next(self) -> ShardUse | None:
-        """Wait until there is room for the next tar, and return it; None where none is left."""
+        """Wait until there is room for the next tar, and return it; None if none is left."""
         with self._changed:
             while not self._ends:
                 while self._needed and self._needed[0].last <= self._step:  # training was faster

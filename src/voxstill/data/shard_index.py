@@ -40,7 +40,7 @@ Encode = Callable[[str, Sequence[Word]], tuple[Sequence[int], Sequence[tuple[int
 """Token ids of a text and start and end of each in milliseconds, (-1, -1) where the words have no times."""
 _FORMAT = 4
 _SUMS, _PART = "xxh3", 1 << 18  # read at a time: larger parts are slower, they leave the cache of the processor
-_ABOUT = "about.json"  # written last: a folder without it is no index
+_ABOUT = "about.json"  # written last: a folder without it is not an index
 _KINDS = {
     **dict.fromkeys(("offset", "num_bytes", "crc32", "num_samples", "duration_ms", "num_tokens", "repeats"), np.int64),
     **dict.fromkeys(("id_end", "text_end", "token_end"), np.int64),
@@ -72,7 +72,7 @@ class ShardIndex:
 
     `num_tokens` and `equal_neighbours` (pairs of equal tokens in a row, for which CTC needs a frame more) are 0 without
     texts; `crc32` is -1 where the sidecar has none. `weight` is that of the sidecar times those of `weights`;
-    ConfigError where these name what no utterance has.
+    ConfigError if these name what no utterance has.
     """
 
     def __init__(self, store: Store, prefix: str, folder: Path, weights: LossWeights = NO_WEIGHTS) -> None:
@@ -131,9 +131,9 @@ class ShardIndex:
         return f"utterance `{self.id_of(row)}` in `{redact_uri(self.tar(int(self.shard[row])))}`"
 
     def sampling_rate(self, cfg: Plan) -> SamplingRate | None:
-        """Sampling rate of each row, by its data set and its dialect; None where all rows come once in an epoch.
+        """Sampling rate of each row, by its data set and its dialect; None if all rows come once in an epoch.
 
-        ConfigError where some data sets have a weight and others have none, where no utterance has a named dialect, or
+        ConfigError if some data sets have a weight and others have none, where no utterance has a named dialect, or
         where an epoch would have more than `MOST_UTTERANCES`.
         """
         if not cfg.weights and cfg.temperature == 1 and not cfg.dialect_sampling_rate:
@@ -148,8 +148,8 @@ class ShardIndex:
             raise ConfigError(
                 f"an epoch would have {num:.1e} utterances",
                 code="sampling-weights",
-                why="every utterance comes in it, and the others as often as their weights say",
-                fix="bring the weights of `plan.weights` and `plan.dialect_sampling_rate` nearer to one another",
+                why="every utterance is used at least once, and the others as often as their weights require",
+                fix="use weights closer to one another in `plan.weights` and `plan.dialect_sampling_rate`",
             )
         return rate_N
 
@@ -210,7 +210,7 @@ def open_index(
 
     `encode` tokenizes the text, which is a `column` of the sidecars; None without texts. `encoder` identifies it.
     One whose files are not what was written is made again. Any number of processes may open an index at the same time.
-    DataError where the shards are not finished, or are not what their `_SUCCESS.json` counted.
+    DataError if the shards are not finished, or are not what their `_SUCCESS.json` counted.
     """
     figures = shard_format.figures(store, prefix)
     content = "corpus", _FORMAT, store.root, prefix, figures.to_dict(), list(splits), column, encoder
@@ -252,7 +252,7 @@ def _write(
 
 
 def _fault(folder: Path) -> str | None:
-    """Why an index is not what was written; None where it is."""
+    """Why an index is not what was written; None if it is."""
     try:
         sums = checked_json.decode((folder / _ABOUT).read_bytes(), str(folder / _ABOUT)).get(_SUMS)
         if not isinstance(sums, dict):
@@ -262,7 +262,7 @@ def _fault(folder: Path) -> str | None:
         return error.why
     except OSError as error:
         return str(error)
-    return f"the bytes of {', '.join(wrong)} do not add up to their checksums" if wrong else None
+    return f"the bytes of {', '.join(wrong)} do not match their checksums" if wrong else None
 
 
 def _sum_of(path: Path) -> str:
@@ -306,7 +306,7 @@ def _add(
     if encode is not None:
         pairs = zip(texts, rows["words"].to_pylist(), strict=True)
         tokenized = [encode(text, [Word(**word) for word in words]) for text, words in pairs]
-    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave some tokens no times"
+    assert all(len(ids) == len(spans) for ids, spans in tokenized), "the tokenizer gave no times for some tokens"
     tokens = [ids for ids, _ in tokenized]
     put_all("token", tokens, list(chain.from_iterable(tokens)))
     put("time", list(chain.from_iterable(chain.from_iterable(spans for _, spans in tokenized))))
@@ -333,16 +333,16 @@ def _by_name(
     """
     if most is not None and (high := [name for name, number in numbers.items() if number > most]):
         raise ConfigError(
-            f"`{option}` says {numbers[high[0]]:g} for `{high[0]}`",
+            f"`{option}` is {numbers[high[0]]:g} for `{high[0]}`",
             code="sampling-weights",
             why=f"a weight is at most {most:,}",
-            fix="lower it: weights count beside one another, and those about 1 keep the meaning of `train.lr`",
+            fix="lower it: only the ratios of weights matter, and weights around 1 keep the meaning of `train.lr`",
         )
     if low := [name for name, number in numbers.items() if not least <= number < math.inf]:
         raise ConfigError(
-            f"`{option}` says {numbers[low[0]]:g} for `{low[0]}`",
+            f"`{option}` is {numbers[low[0]]:g} for `{low[0]}`",
             code="sampling-weights",
-            why=("every utterance comes in every epoch: " if option.startswith("plan.") else "it has to be ")
+            why=("every utterance is used in every epoch: " if option.startswith("plan.") else "it must be ")
             + ("above 0" if 0 < least < 1 else f"at least {least:g}"),
             fix="raise it, or leave those utterances out of the shards",
         )
@@ -351,9 +351,9 @@ def _by_name(
     if unknown or missing:
         present = ", ".join(f"`{name}`" if name else "no name" for name in sorted(names))
         raise ConfigError(
-            f"`{option}` names `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
+            f"`{option}` contains `{unknown[0]}`" if unknown else f"`{option}` has no number for `{missing[0]}`",
             code="sampling-weights",
             why=f"in the shards there are: {present}",
-            fix="name those of the shards, each of them" if default is None else "name some of those",
+            fix="give all names of the shards" if default is None else "use only those",
         )
     return np.array([numbers.get(name, default) for name in names], np.float64)

@@ -129,7 +129,7 @@ class DevicePrefetcher(Generic[Prepared]):
             try:
                 step = unpack(next(steps), pinned=self._gpu is not None)
                 item = step, self._make(step)
-            except Exception as error:  # StopIteration too, which nobody waits for
+            except Exception as error:  # StopIteration too, which no caller waits for
                 item = error
             while not self._ends.is_set():
                 with contextlib.suppress(queue.Full):

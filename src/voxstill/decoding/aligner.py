@@ -15,7 +15,7 @@ _CACHED_WORDS = 1 << 16
 
 
 class TextAligner:
-    """Scores texts, summed over all alignments, and finds the times of their words on the likeliest one."""
+    """Scores texts, summed over all alignments, and finds the times of their words on the most likely one."""
 
     def __init__(self, vocabulary: PieceVocabulary, frame_ms: int) -> None:
         self._vocabulary, self._frame_ms = vocabulary, frame_ms

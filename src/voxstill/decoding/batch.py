@@ -134,7 +134,7 @@ def _decode_seq2seq(
 
 
 class FrameModel:
-    """A CTC model or a transducer in torch; a `LoadedModel`. ConfigError where options do not go with it."""
+    """A CTC model or a transducer in torch; a `LoadedModel`. ConfigError if options do not go with it."""
 
     max_duration_ms: int | None = None
     takes_batches = True

@@ -28,7 +28,7 @@ class LoadedClassifier:
         self.names = classifiers.names_of(self.model)
 
     def predict(self, samples_T: NDArray[np.int16]) -> NDArray[np.float32] | None:
-        """Probabilities of the classes (C,), or the embedding of a speaker student (E,); None where it is too short."""
+        """Probabilities of the classes (C,), or the embedding of a speaker student (E,); None if it is too short."""
         if not self.frontend.num_frames(len(samples_T)):
             return None
         with torch.inference_mode():
@@ -48,7 +48,7 @@ def classify(
     audio_len_B: Tensor,
     ids: Sequence[str],
 ) -> tuple[list[Hypothesis], Tensor | None]:
-    """Classify one batch; return the likeliest class of each utterance as its text, in order.
+    """Classify one batch; return the most likely class of each utterance as its text, in order.
 
     And embeddings of unit length (B, E) on the CPU, where the model has them.
     """

@@ -81,11 +81,11 @@ def beam(
     frame_ms: int,
     pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
-    """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
+    """Beam search, one hypothesis for each id: the most likely text in the beam, summed over its alignments.
 
     `width` texts are kept, rounded up to a power of two: a wider beam never finds a worse one. `fusion` adds the scores
-    of a language model and phrases. Times and confidences are those of the text's likeliest alignment, by the rules of
-    `greedy`. Frames beyond `frames_B` are never read.
+    of a language model and phrases. Times and confidences are those of the text's most likely alignment, by the rules
+    of `greedy`. Frames beyond `frames_B` are never read.
     """
     from voxstill.decoding import prefix_search  # compiled code, which greedy decoding does not need
 
@@ -111,7 +111,7 @@ def grammar(
     frame_ms: int,
     pauses: Sequence[Pauses | None] | None = None,
 ) -> list[Hypothesis]:
-    """Viterbi search along a grammar, one hypothesis for each id: the likeliest of its sentences.
+    """Viterbi search along a grammar, one hypothesis for each id: the most likely of its sentences.
 
     Audio too short for any of them is an empty hypothesis. Times and confidences are those of the best path, by the
     rules of `greedy`. Frames beyond `frames_B` are never read.
@@ -155,7 +155,7 @@ def _path_tokens(
 
 
 def _best(log_probs_BFV: torch.Tensor | NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The likeliest token of each frame and its log-probability; only these are copied from the device."""
+    """The most likely token of each frame and its log-probability; only these are copied from the device."""
     if isinstance(log_probs_BFV, np.ndarray):
         best_BF = log_probs_BFV.argmax(-1)
         logprob_BF = np.take_along_axis(log_probs_BFV, best_BF[..., None], -1)[..., 0]

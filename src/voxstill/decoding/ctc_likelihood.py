@@ -12,7 +12,7 @@ from voxstill.text.lm import compiled
 
 
 def mean_log_likelihood(log_probs_FV: NDArray[np.float32], tokens: Sequence[int], blank_id: int) -> float | None:
-    """CTC log-probability per token of the tokens; None where there are none, or too few frames for them.
+    """CTC log-probability per token of the tokens; None if there are none, or too few frames for them.
 
     The sum over all alignments, which CTC maximises (Graves et al. 2006, 4.1): an inserted and a deleted word both
     lower it.

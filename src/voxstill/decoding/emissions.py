@@ -19,9 +19,9 @@ BLOCK_MS, CONTEXT_MS = 20_000, 5_000
 def of_utterances(
     recognizer: Recognizer, samples: Sequence[Samples], blank_penalty: float = 0.0
 ) -> list[NDArray[np.float32]]:
-    """The log-probabilities (F, V) of each utterance, in order; one too short to hear anything in has no frames.
+    """The log-probabilities (F, V) of each utterance, in order; one that is too short has no frames.
 
-    `blank_penalty` as in `Decode`. ConfigError where the recogniser, which is loaded, is no CTC model.
+    `blank_penalty` as in `Decode`. ConfigError if the recogniser, which is loaded, is no CTC model.
     """
     none_FV = np.empty((0, len(recognizer.vocabulary.pieces)), np.float32)
     emissions = [none_FV] * len(samples)
@@ -39,7 +39,7 @@ def log_probs(
 ) -> NDArray[np.float32]:
     """The log-probabilities (F, V) of a whole recording, a frame every `recognizer.frame_ms`.
 
-    ConfigError where the recogniser, which is loaded, is no CTC model.
+    ConfigError if the recogniser, which is loaded, is no CTC model.
     """
     frame = pcm.ms_to_samples(recognizer.frame_ms)
     block, context = (max(ms // recognizer.frame_ms, 1) for ms in (block_ms, context_ms))  # in frames

@@ -46,7 +46,7 @@ class ExportedModel(Result):
     delimiter_id: int | None
     """The token between words, of models that have one."""
     special_ids: Sequence[int]
-    """Tokens that are no text: the blank, the unknown token and their like."""
+    """Tokens that are not text: the blank, the unknown token and their like."""
     durations: Sequence[int]
     """The durations in frames that a TDT student chooses from."""
     num_parameters: int
@@ -60,7 +60,7 @@ class ExportedModel(Result):
     files: Mapping[str, str]
     """SHA-256 of each file."""
     chunks_ms: Sequence[int] = ()
-    """What a streaming student may hear at once: it has an encoder for each, the first by default."""
+    """Chunk sizes of a streaming student: it has an encoder for each, the first by default."""
     sum: str | None = None
     """A hash of all that stands above; None of an export of an earlier version."""
 
@@ -77,7 +77,7 @@ class ExportedModel(Result):
         return CTC if self.kind == "ctc" else ENCODER
 
     def chunk_ms(self, file: str) -> int:
-        """What an encoder of a streaming student hears at once."""
+        """The chunk size of an encoder of a streaming student."""
         names = {name: ms for ms in self.chunks_ms for name in (chunk_encoder(ms), int8_of(chunk_encoder(ms)))}
         return names[file]
 
@@ -101,7 +101,7 @@ def int8_of(name: str) -> str:
 def locate(model: str, revision: str | None = None) -> tuple[Path, str | None] | None:
     """The folder of an exported student and, where a file in it is named, that file; None of anything else.
 
-    One on the Hugging Face Hub, `owner/name` or `owner/name@revision`, is fetched. DataError where it cannot be.
+    One on the Hugging Face Hub, `owner/name` or `owner/name@revision`, is fetched. DataError if it cannot be.
     """
     if checkpoint_files.on_hub(model):
         folder_on_hub = _fetched(model, revision)
@@ -113,7 +113,7 @@ def locate(model: str, revision: str | None = None) -> tuple[Path, str | None] |
 
 @functools.cache
 def _fetched(model: str, revision: str | None) -> Path | None:
-    """The folder of a name on the Hub, fetched; None where it holds another kind of model."""
+    """The folder of a name on the Hub, fetched; None if it holds another kind of model."""
     commit = checkpoint_files.fetch(model, revision, (MANIFEST,))
     if not (commit / MANIFEST).is_file():
         return None
@@ -122,16 +122,16 @@ def _fetched(model: str, revision: str | None) -> Path | None:
 
 
 def read(folder: Path) -> ExportedModel:
-    """Read `export.json` of a folder; DataError where it is not what was written."""
+    """Read `export.json` of a folder; DataError if it is not what was written."""
     try:
         document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         exported = ExportedModel.from_dict(document)
         if exported.sum is not None and exported.sum != sum_of(document):
-            raise ValueError("it does not add up to its checksum")
+            raise ValueError("it does not match its checksum")
         return exported
     except (OSError, ValueError, RecursionError, AttributeError, DataError) as error:
         raise DataError(
-            f"`{folder / MANIFEST}` is not what was written",
+            f"`{folder / MANIFEST}` was changed or damaged",
             code="export-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
             fix="export the student again into another folder",
@@ -152,7 +152,7 @@ def faults(folder: Path, exported: ExportedModel, names: Collection[str] | None 
         if not path.is_file():
             reasons[name] = "it is missing"
         elif digest(path) != exported.files.get(name):
-            reasons[name] = "its bytes do not add up to its checksum"
+            reasons[name] = "its bytes do not match its checksum"
     return reasons
 
 
@@ -163,17 +163,17 @@ def digest(path: Path) -> str:
 
 
 def vocabulary(folder: Path, exported: ExportedModel) -> PieceVocabulary:
-    """The vocabulary of `tokens.txt`; DataError where it is not what was written."""
+    """The vocabulary of `tokens.txt`; DataError if it is not what was written."""
     try:
         for name, fault in faults(folder, exported, {TOKENS, TOKENIZER} & {*exported.files}).items():
             raise ValueError(f"`{name}`: {fault}")
         lines = (folder / TOKENS).read_text(encoding="utf-8").split("\n")[:-1]
         symbols = [line.rpartition(" ")[0] for line in lines]
         if [line.rpartition(" ")[2] for line in lines] != [str(i) for i in range(len(lines))] or not symbols:
-            raise ValueError("its ids are not those of its lines")
+            raise ValueError("its token ids are not its line numbers")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"`{folder / TOKENS}` holds no vocabulary",
+            f"`{folder / TOKENS}` contains no vocabulary",
             code="export-broken",
             why=first_line(error),
             fix="export the student again into another folder",

@@ -1,4 +1,4 @@
-"""Forced alignment of a long recording with its transcript: the likeliest CTC path (Viterbi) through all lines.
+"""Forced alignment of a long recording with its transcript: the most likely CTC path (Viterbi) through all lines.
 
 Between the lines, and before and after them, stands a star: a state that takes audio without text at hardly any cost,
 as CTC segmentation does before and after the text (Kürzinger et al. 2020). A line may be skipped at `SKIP_COST` a
@@ -56,7 +56,7 @@ class AlignedTokens:
 def align(log_probs_FV: NDArray[np.float32], lines: Sequence[Sequence[int]], blank_id: int) -> AlignedTokens:
     """Align the tokens of all lines, each of which has at least one, with log-probabilities of F frames.
 
-    ValueError where there are fewer frames than `min_frames`.
+    ValueError if there are fewer frames than `min_frames`.
     """
     if len(log_probs_FV) < min_frames(lines):
         raise ValueError("fewer frames than tokens")
@@ -109,7 +109,7 @@ def _states(lines: Sequence[Sequence[int]], blank_id: int, num_tokens: int) -> _
 
 @compiled
 def _emissions(row_V: NDArray[np.float32], blank_id: int, emission_V: NDArray[np.float64]) -> None:
-    """Write what each token loses against the likeliest of the frame, and behind the tokens what a star loses."""
+    """Write what each token loses against the most likely of the frame, and behind the tokens what a star loses."""
     best = row_V[0]
     for v in range(1, len(row_V)):
         best = max(best, row_V[v])

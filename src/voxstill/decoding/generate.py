@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class GenerateModel:
     """An encoder-decoder; a `LoadedModel`. Its score is the mean log-probability of the tokens, the end included.
 
-    DataError where the folder holds none, ConfigError where it does not know the language that is asked for.
+    DataError if the folder holds none, ConfigError if it does not know the language that is asked for.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class GenerateModel:
         dtype, trusted = dtype_of(options, device), options.trust_remote_code
         try:
             if not config.is_encoder_decoder:
-                raise ValueError(f"a `{config.model_type}` is no encoder-decoder; the teacher `vllm` may serve it")
+                raise ValueError(
+                    f"a `{config.model_type}` is not an encoder-decoder; the teacher `vllm` may be able to run it"
+                )
             model = load_model(AutoModelForSpeechSeq2Seq, folder, trust_remote_code=trusted, dtype=dtype)
             self.model = model.eval().to(device)
             processor = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=trusted)
@@ -54,7 +56,7 @@ class GenerateModel:
         self._frontend: Frontend | None = None
         self._languages: dict[int, str] = {}
         self._language: str | None = None
-        # what is drawn would depend on the neighbours, and a Moonshine hears the padding that their lengths make
+        # what is drawn would depend on the neighbours, and a Moonshine is influenced by the padding of the batch
         self.takes_batches = config.model_type == "whisper" and not options.temperature
         if config.model_type == "whisper":
             self._frontend = checkpoints.make_frontend(config, Augment())
@@ -67,8 +69,8 @@ class GenerateModel:
             raise ConfigError(
                 f"`{section}language` is `{options.language}`",
                 code="language-unknown",
-                why=f"`{options.model}` knows {', '.join(self._languages.values()) or 'nothing of languages'}",
-                fix="name one of them" if self._languages else f"take `{section}language` away",
+                why=f"`{options.model}` supports {', '.join(self._languages.values()) or 'no choice of language'}",
+                fix="use one of them" if self._languages else f"remove `{section}language`",
             )
         self._prefix = [self.model.generation_config.decoder_start_token_id]
         if config.model_type == "whisper":
@@ -195,7 +197,7 @@ class GenerateModel:
     def _language_tokens(
         self, languages: Sequence[str | None], encoded: BaseModelOutput, start_B1: torch.Tensor
     ) -> torch.Tensor:
-        """Return the language token (B,) of each utterance: of its language, else the likeliest."""
+        """Return the language token (B,) of each utterance: of its language, else the most likely."""
         tokens = {code: token for token, code in self._languages.items()}
         token_B = torch.tensor([-1 if code is None else tokens[code] for code in languages], device=self._device)
         if None not in languages:
@@ -203,7 +205,7 @@ class GenerateModel:
         return torch.where(token_B < 0, self._detect_language(encoded, start_B1), token_B)
 
     def _detect_language(self, encoded: BaseModelOutput, start_B1: torch.Tensor) -> torch.Tensor:
-        """Return the likeliest language token (B,) as first token after the start (Radford et al. 2022)."""
+        """Return the most likely language token (B,) as first token after the start (Radford et al. 2022)."""
         known_L = torch.tensor(list(self._languages), device=self._device)
         logits_BV = self.model(encoder_outputs=encoded, decoder_input_ids=start_B1).logits[:, -1]
         return known_L[logits_BV[:, known_L].argmax(-1)]

@@ -1,7 +1,7 @@
-"""Viterbi search of CTC outputs along a grammar: the likeliest of its sentences, token by token.
+"""Viterbi search of CTC outputs along a grammar: the most likely of its sentences, token by token.
 
 The words of the grammar's graph become token sequences, which share their first tokens in a trie at each node. A blank
-may be heard at every node, and a token is heard for one frame or more, as CTC has it (Graves et al. 2006, 3.1): between
+is possible at every node, and a token is heard for one frame or more, as CTC has it (Graves et al. 2006, 3.1): between
 two equal tokens stands a blank. The search is exact, without a beam.
 """
 
@@ -85,7 +85,8 @@ def has_sentence(graph: TokenGraph) -> bool:
 
 
 class TokenPath(NamedTuple):
-    """The tokens (U,) of the likeliest sentence, the first frame of each and the one after its last, and its score."""
+    """The tokens (U,) of the most likely sentence, the first frame of each and the one after its last, and its
+    score."""
 
     token_U: NDArray[np.int64]
     start_U: NDArray[np.int64]
@@ -94,11 +95,11 @@ class TokenPath(NamedTuple):
 
 
 def search(logprob_FV: NDArray[np.float32], blank_id: int, graph: TokenGraph) -> TokenPath | None:
-    """The likeliest path through F frames; None where every sentence has more tokens than there are frames."""
+    """The most likely path through F frames; None if every sentence has more tokens than there are frames."""
     score, state_F = _viterbi(logprob_FV, blank_id, graph)
     if score == NEVER:
         return None
-    # states: 0 is a blank; a + 1 a token that goes on, -(a + 1) one that begins
+    # states: 0 is a blank; a + 1 a token that continues, -(a + 1) one that begins
     start_U = np.flatnonzero(state_F < 0)
     arc_U = -state_F[start_U] - 1
     bounds = [*start_U.tolist(), len(state_F)]

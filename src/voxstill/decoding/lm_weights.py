@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The best weights, and the word errors with the weights of before and with these."""
+    """The best weights, and the word errors with the earlier weights and with these."""
 
     weights: Weights
     before: ErrorCounts

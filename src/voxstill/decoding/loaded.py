@@ -26,7 +26,7 @@ class LoadedModel(Protocol):
     """A model that transcribes batches of int16 samples at 16 kHz."""
 
     max_duration_ms: int | None
-    """The most audio that it takes at once, and pads each utterance to; None where there is no limit."""
+    """The most audio that it takes at once, and pads each utterance to; None if there is no limit."""
     takes_batches: bool
     """Whether several utterances in one batch are transcribed as each of them alone would be."""
     languages: Collection[str]
@@ -90,7 +90,7 @@ def dtype_of(options: RecognizerOptions, device: torch.device) -> torch.dtype:
 def no_recognizer_error(folder: Path, error: Exception) -> DataError:
     """Return the error for a folder that cannot be loaded as a recogniser, because of `error`."""
     return DataError(
-        f"`{folder}` holds no student, and no other recogniser that can be loaded",
+        f"`{folder}` contains no student and no other recogniser that can be loaded",
         code="no-model",
         why=next(iter(str(error).strip().splitlines()), type(error).__name__),
         fix="give an experiment folder, or a folder with config.json, model.safetensors and a tokenizer",

@@ -242,7 +242,7 @@ def log_mels(samples: Sequence[Samples], model: ExportedModel) -> tuple[NDArray[
 
 
 def graph(folder: Path, file: str, model: ExportedModel, threads: int) -> Graph:
-    """Load an ONNX file of an exported student on so many threads; DataError where it is not what was written."""
+    """Load an ONNX file of an exported student on so many threads; DataError if it is not what was written."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -268,32 +268,32 @@ def load(
 ) -> OnnxCtcModel | OnnxTransducerModel:
     """Load an exported student, or a file in its folder such as `model.int8.onnx`.
 
-    ConfigError where options do not go with it, DataError where it is not what was written.
+    ConfigError if options do not go with it, DataError if it is not what was written.
     """
     model = exported.read(folder)
     if options.dtype not in ("auto", "float32"):
         raise ConfigError(
-            f"`{section}dtype: {options.dtype}` has no use",
+            f"`{section}dtype: {options.dtype}` has no effect",
             code="option-unused",
-            why=f"`{options.model}` is exported, and computes with the numbers that are in its file",
-            fix="leave it out, or name another file in the folder",
+            why=f"`{options.model}` is an exported model, whose number type is fixed",
+            fix="leave it out, or give another file in the folder",
         )
     if model.chunks_ms and decoding.chunk_ms is not None:
         file = file or exported.chunk_encoder(decoding.chunk_ms)
         if file in model.mains and model.chunk_ms(file) != decoding.chunk_ms:
             raise ConfigError(
-                f"`decode.chunk_ms: {decoding.chunk_ms}` does not go with `{options.model}`",
+                f"`decode.chunk_ms: {decoding.chunk_ms}` cannot be used with `{options.model}`",
                 code="option-conflict",
-                why=f"it hears {model.chunk_ms(file)} ms at once",
-                fix="leave it out, or name the folder",
+                why=f"its chunks have {model.chunk_ms(file)} ms",
+                fix="leave it out, or give the folder",
             )
     file = file or model.main
     if file not in model.mains:
         raise ConfigError(
-            f"`{file}` is no model to load here",
+            f"`{file}` is not a model that can be loaded",
             code="no-model",
             why=f"of `{folder}` these are: {', '.join(model.mains)}",
-            fix="name the folder, or one of them",
+            fix="give the folder, or one of them",
         )
     loaded_class: type[OnnxCtcModel | OnnxTransducerModel] = (
         OnnxCtcModel if model.kind == "ctc" else OnnxTransducerModel

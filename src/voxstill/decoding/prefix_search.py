@@ -1,4 +1,4 @@
-"""CTC prefix beam search, compiled: the likeliest texts, summed over alignments (Graves and Jaitly 2014).
+"""CTC prefix beam search, compiled: the most likely texts, summed over alignments (Graves and Jaitly 2014).
 
 A wider beam never finds a worse text. A beam of 16 places fills its first 8 just as a beam of 8 does and chooses the
 rest itself; that one fills its first 4 as a beam of 4 does, and so on. So whatever a narrow beam keeps, a wide one
@@ -36,7 +36,7 @@ def log_add(one: float, other: float) -> float:
 
 @compiled
 def _likeliest(row_V: NDArray[np.float32], blank_id: int, chosen_C: NDArray[np.int64]) -> int:
-    """Write the likeliest tokens of a frame in order, as many as `chosen_C` has room for; returns their number."""
+    """Write the most likely tokens of a frame in order, as many as `chosen_C` has room for; returns their number."""
     num, most = 0, len(chosen_C)
     for v in range(len(row_V)):
         if v == blank_id or (num == most and row_V[v] <= row_V[chosen_C[num - 1]]):
@@ -57,7 +57,7 @@ def search(
     """Search for the best text: its tokens, and its log-probability with what `fusion` adds.
 
     `num_places` is the width of the beam, a power of two. Without fusion, tokens that cannot reach a place are left
-    out, and nothing is lost. Else the `most_tokens` likeliest of a frame are searched, but for those less likely than
+    out, and nothing is lost. Else the `most_tokens` most likely of a frame are searched, but for those less likely than
     the best by more than `band`. With twice as many places as texts and nothing left out, the search is exhaustive.
     """
     num_frames, num_tokens = logprob_FV.shape

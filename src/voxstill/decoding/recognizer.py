@@ -1,6 +1,6 @@
 """A speech recogniser: a student or any other checkpoint that `transformers` loads turns audio into Hypotheses.
 
-It knows nothing of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
+It is independent of teachers, labels and work folders: samples in, Hypotheses out. CTC models and transducers decode
 greedily or with a beam search, encoder-decoders by `generate`. An exported student runs on onnxruntime.
 """
 
@@ -39,7 +39,7 @@ _SHORTEST = pcm.ms_to_samples(10)
 class Recognizer:
     """Transcribes samples in batches of like length.
 
-    `section` is what the caller's configuration calls the options, such as `teacher.`, for messages. ConfigError where
+    `section` is what the caller's configuration calls the options, such as `teacher.`, for messages. ConfigError if
     a folder is named that holds no model.
     """
 
@@ -66,7 +66,7 @@ class Recognizer:
     def load(self) -> None:
         """Load the weights to the GPU where there is one; an exported student stays on the CPU, and needs no torch.
 
-        DataError where there is nothing to load, ConfigError where options do not go with the model.
+        DataError if there is nothing to load, ConfigError if options do not go with the model.
         """
         if self._exported is not None:
             from voxstill.decoding import onnx_models
@@ -77,10 +77,10 @@ class Recognizer:
                 self._loaded = self._load_torch()
         if self.decoding.chunk_ms is not None and self.chunk_ms is None:
             raise ConfigError(
-                "`decode.chunk_ms` has no use",
+                "`decode.chunk_ms` has no effect",
                 code="option-unused",
-                why=f"`{self.options.model}` hears an utterance as a whole",
-                fix="leave it out, or give a student trained with `student.streaming`",
+                why=f"`{self.options.model}` processes whole utterances",
+                fix="leave it out, or use a student trained with `student.streaming`",
             )
 
     def _load_torch(self) -> LoadedModel:
@@ -96,17 +96,17 @@ class Recognizer:
         else:
             folder = checkpoint_files.model_folder(options.model)
         if options.trust_remote_code:
-            log.warning("`trust_remote_code` is set: code that came with `%s` may run", options.model)
+            log.warning("`trust_remote_code` is set: code that comes with `%s` may run", options.model)
         try:
             config = load_config(folder, trust_remote_code=options.trust_remote_code)
         except (OSError, ValueError) as error:
             raise no_recognizer_error(folder, error) from None
         if (task := classifiers.task_of(config)) is not None:
             raise ConfigError(
-                f"`{options.model}` writes no text",
+                f"`{options.model}` does not output text",
                 code="wrong-model",
-                why=f"it tells {task} apart",
-                fix="`voxstill evaluate` judges it; give a recogniser here",
+                why=f"it distinguishes {task}",
+                fix="evaluate it with `voxstill evaluate`, or give a recogniser",
             )
         self._is_on_gpu = torch.cuda.is_available()
         return self._load(folder, config, torch.device("cuda" if self._is_on_gpu else "cpu"))
@@ -124,10 +124,10 @@ class Recognizer:
             return model(folder, self.options, self.decoding, device, self._section)
         if self.decoding != Decode():
             raise ConfigError(
-                "the section `decode` has no use",
+                "the section `decode` has no effect",
                 code="option-unused",
-                why=f"`{self.options.model}` writes its texts by itself",
-                fix="leave the section out; a teacher has `num_beams`",
+                why=f"`{self.options.model}` decodes by itself",
+                fix="leave the section out; a teacher has the option `num_beams`",
             )
         from voxstill.decoding.generate import GenerateModel
 
@@ -145,7 +145,7 @@ class Recognizer:
 
     @property
     def max_duration_ms(self) -> int | None:
-        """The longest utterance that the loaded model takes; None where there is no limit."""
+        """The longest utterance that the loaded model takes; None if there is no limit."""
         return self._model.max_duration_ms
 
     @property
@@ -188,11 +188,11 @@ class Recognizer:
         hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
         window = 0
-        if max_duration_ms is not None:  # it takes so much of each utterance, silence behind the speech
+        if max_duration_ms is not None:  # it takes windows of this length, with silence after the speech
             window = pcm.ms_to_samples(max_duration_ms)
             for i, num in enumerate(lengths):
                 if num > window:
-                    error = f"longer than the {max_duration_ms // 1000} s heard at once"
+                    error = f"longer than the {max_duration_ms // 1000} s taken at once"
                     hypotheses[i] = Hypothesis(id=ids[i], text="", error=error, finish="failed")
                     lengths[i] = 0
         for members in batches_by_length(lengths, self.batch_ms, window):
@@ -204,7 +204,7 @@ class Recognizer:
 
     @property
     def chunk_ms(self) -> int | None:
-        """The audio that a streaming student hears at once; None where the loaded model is none."""
+        """The chunk size of a streaming student; None if the loaded model is not one."""
         return self._model.chunk_ms if isinstance(self._model, LoadedStreaming) else None
 
     def open_stream(self) -> Stream:
@@ -222,37 +222,37 @@ class Recognizer:
         return self._streaming_model().advance(streams, samples, is_last)
 
     def _streaming_model(self) -> LoadedStreaming:
-        assert isinstance(self._model, LoadedStreaming), "ask for `chunk_ms` first"
+        assert isinstance(self._model, LoadedStreaming), "set `chunk_ms` first"
         return self._model
 
     def check_alignment(self) -> None:
-        """Raise ConfigError where the loaded model cannot score a text that is given: it is no CTC model."""
+        """Raise ConfigError if the loaded model cannot score a text that is given: it is not a CTC model."""
         self._ctc_model()
 
     def _ctc_model(self) -> LoadedCtc:
         if not isinstance(self._model, LoadedCtc):
             raise ConfigError(
-                f"`{self.options.model}` cannot say how well a text fits",
+                f"`{self.options.model}` cannot measure how well a text fits its audio",
                 code="wrong-model",
-                why="it is no CTC model",
-                fix="take a student of the kind `ctc`, a wav2vec 2.0 or a Parakeet-CTC",
+                why="it is not a CTC model",
+                fix="use a CTC student, a wav2vec 2.0 or a Parakeet-CTC",
             )
         return self._model
 
     @property
     def vocabulary(self) -> PieceVocabulary:
-        """The tokens of `log_probs`; ConfigError where it is no CTC model."""
+        """The tokens of `log_probs`; ConfigError if it is not a CTC model."""
         return self._ctc_model().vocabulary
 
     @property
     def frame_ms(self) -> int:
-        """From one frame of `log_probs` to the next; ConfigError where it is no CTC model."""
+        """From one frame of `log_probs` to the next; ConfigError if it is not a CTC model."""
         return self._ctc_model().frame_ms
 
     def log_probs(self, samples: Sequence[Samples], blank_penalty: float = 0.0) -> list[NDArray[np.float32]]:
         """Return the log-probabilities (F, V) of the tokens in the frames of each utterance, of all in one batch.
 
-        Every one has samples. `blank_penalty` as in `Decode`. ConfigError where it is no CTC model.
+        Every one has samples. `blank_penalty` as in `Decode`. ConfigError if it is not a CTC model.
         """
         return self._ctc_model().log_probs(samples, blank_penalty)
 
@@ -261,7 +261,7 @@ class Recognizer:
     ) -> list[AlignedText]:
         """Return how well each text fits its audio, by CTC (forced alignment), and the times of its words.
 
-        Words only where they are asked for. ConfigError where it is no CTC model.
+        Words only where they are asked for. ConfigError if it is not a CTC model.
         """
         model = self._ctc_model()
         with_words = [False] * len(samples) if with_words is None else with_words
@@ -279,7 +279,7 @@ class Recognizer:
 
 
 def student(decoding: Decode, model: str, **options: int) -> Recognizer:
-    """Return a student, not loaded yet, that decodes as `decoding` says; ConfigError where the folder holds none.
+    """Return a student, not loaded yet, that decodes as `decoding` says; ConfigError if the folder holds none.
 
     `options` are further ones of `RecognizerOptions`.
     """

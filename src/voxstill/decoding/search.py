@@ -63,7 +63,7 @@ class Searches:
         self._with_phrases = functools.lru_cache(_CACHED_SEARCHES)(self._phrase_search)
 
     def of(self, phrases: Sequence[str] = ()) -> Search | None:
-        """The search for these phrases and those of `decode.boost`; None where decoding is greedy."""
+        """The search for these phrases and those of `decode.boost`; None if decoding is greedy."""
         return self._with_phrases(tuple(phrases)) if phrases else self._own
 
     def _phrase_search(self, phrases: tuple[str, ...]) -> BeamSearch:
@@ -79,23 +79,23 @@ class Searches:
 def search_of(
     decoding: Decode, vocabulary: PieceVocabulary, options: RecognizerOptions, *, is_ctc: bool, section: str
 ) -> Search | None:
-    """Read the search that `decode` asks for; None where decoding is greedy.
+    """Read the search that `decode` asks for; None if decoding is greedy.
 
-    ConfigError where options are set that this kind of model has no use for, DataError where the file of a language
+    ConfigError if options are set that this kind of model has no use for, DataError if the file of a language
     model or a grammar is none.
     """
     for name in (name for name in (*GENERATION, "language") if getattr(options, name) is not None):
         raise ConfigError(
-            f"`{section}{name}` has no use",
+            f"`{section}{name}` has no effect",
             code="option-unused",
-            why=f"`{options.model}` says what each moment of the audio is and writes no text by itself",
-            fix=f"take `{section}{name}` away",
+            why=f"`{options.model}` predicts each frame by itself and does not generate text",
+            fix=f"remove `{section}{name}`",
         )
     for name in () if is_ctc else decoding.ctc_only:
         raise ConfigError(
-            f"`decode.{name}` has no use",
+            f"`decode.{name}` has no effect",
             code="option-unused",
-            why=f"`{options.model}` is a transducer, and that is for CTC students",
+            why=f"`{options.model}` is a transducer, and this option is for CTC students",
             fix="leave it out, or give a CTC student",
         )
     if decoding.grammar is not None:
@@ -104,9 +104,9 @@ def search_of(
 
 
 def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
-    """Read what a beam search needs beside the audio: width, language model and phrases. None where decoding is greedy.
+    """Read what a beam search needs beside the audio: width, language model and phrases. None if decoding is greedy.
 
-    DataError where the file of the language model is none.
+    DataError if the file of the language model is none.
     """
     if decoding.beam == 1:
         return None
@@ -122,8 +122,8 @@ def beam_search(decoding: Decode, pieces: Sequence[str]) -> BeamSearch | None:
 def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
     """Read a JSGF grammar, and compile it to the tokens of a CTC model.
 
-    Sentences with words that the vocabulary cannot write are left out, with a warning. DataError where none are left,
-    or where it is no grammar.
+    Sentences with words that the vocabulary cannot write are left out, with a warning. DataError if none are left,
+    or if it is not a grammar.
     """
     from voxstill.decoding.grammar_search import has_sentence, token_graph
     from voxstill.text import jsgf
@@ -132,17 +132,17 @@ def grammar_search(uri: str, vocabulary: PieceVocabulary) -> GrammarSearch:
     spellings = {word: next(iter(vocabulary.encodings(word)), ()) for _, _, word in words.arcs}
     graph = token_graph(words, spellings.__getitem__, vocabulary.delimiter_id)
     if unknown := sorted(word for word, tokens in spellings.items() if not tokens):
-        some = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
+        shown = ", ".join(f"`{word}`" for word in unknown[:_WORDS_SHOWN]) + (", ..." if unknown[_WORDS_SHOWN:] else "")
         if not has_sentence(graph):
             raise DataError(
-                f"the student can write no sentence of the grammar `{redact_uri(uri)}`",
+                f"the student cannot output any sentence of the grammar `{redact_uri(uri)}`",
                 code="grammar-broken",
-                why=f"its vocabulary lacks {some}",
-                fix="check that the grammar is of this student's language, or train it with `student.units: character`",
+                why=f"its vocabulary lacks {shown}",
+                fix="check that the grammar is in this student's language, or train it with `student.units: character`",
             )
         log.warning(
             "decode.grammar: the student's vocabulary lacks %s: sentences with %s are left out",
-            some,
+            shown,
             "this word" if len(unknown) == 1 else f"these {len(unknown)} words",
         )
     return GrammarSearch(graph=graph)

@@ -18,7 +18,7 @@ def greedy(
 ) -> list[tuple[list[int], float | None]]:
     """Decode `num` utterances: token ids of each and the mean of their log-probabilities, None without tokens.
 
-    Takes the likeliest token in each step, until `end_id` or `longest` tokens. Tokens above `end_id` are commands, no
+    Takes the most likely token in each step, until `end_id` or `longest` tokens. Tokens above `end_id` are commands, no
     text, and never chosen.
     """
     tokens: list[list[int]] = [[] for _ in range(num)]

@@ -168,7 +168,7 @@ class LoadedStreaming(LoadedModel, Protocol):
     """A streaming student, which can also write while it listens."""
 
     chunk_ms: int
-    """The audio that it hears at once."""
+    """The chunk size."""
     open_stream: Callable[[], Stream]
     """Returns a stream before its first chunk."""
     advance: Callable[[Sequence[Stream], Sequence[Samples], Sequence[bool]], list[Hypothesis]]

@@ -51,7 +51,8 @@ def greedy(
     pauses: Sequence[Pauses | None] | None = None,
     frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
-    """Greedy decoding, one hypothesis for each id: the likeliest tokens of a frame until the blank (Graves 2012, 2.5).
+    """Greedy decoding, one hypothesis for each id: the most likely tokens of a frame until the blank (Graves 2012,
+    2.5).
 
     The blank is the last of the tokens, and stands before the first token. A token lasts the frame in which
     it is emitted. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint choose the
@@ -78,7 +79,7 @@ def greedy_tokens(
 ) -> tuple[list[list[Token]], PredictorState]:
     """The tokens of `greedy`, and the predictor's state after them.
 
-    `state` is that after the frames before these; None where there are none. Frames are counted from the first of
+    `state` is that after the frames before these; None if there are none. Frames are counted from the first of
     these. Between two tokens the predictor's state stays, so the joint is computed for a window of frames at once,
     which grows while they are blank (Bataev et al. 2024, "Label-Looping", loops over tokens instead of frames too).
     """

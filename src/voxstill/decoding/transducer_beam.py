@@ -36,13 +36,13 @@ def beam(
     pauses: Sequence[Pauses | None] | None = None,
     frame_log_probs: Floats | None = None,
 ) -> list[Hypothesis]:
-    """Beam search, one hypothesis for each id: the likeliest text in the beam, summed over its alignments.
+    """Beam search, one hypothesis for each id: the most likely text in the beam, summed over its alignments.
 
-    The steps are those of `transducer.greedy`; the `width` likeliest texts at the same frame are extended, and within
+    The steps are those of `transducer.greedy`; the `width` most likely texts at the same frame are extended, and within
     it those with as many tokens in it (Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer",
     calls it time-synchronous), until as many texts that have left the frame are likelier than all that are in it
     (Graves 2012, algorithm 1). `fusion` adds the scores of a language model and phrases. Times and confidences are
-    those of the likeliest alignment.
+    those of the most likely alignment.
     """
     search = _Search(width, fusion, predict, joint, blank_id, tuple(durations))
     tokens = search.tokens(encoded_BFE, frames_B)
@@ -62,7 +62,7 @@ class _Emission(NamedTuple):
 
 @dataclass(slots=True)
 class _Hypothesis:
-    """A text in the beam: its log-probability, and its likeliest alignment with that of this one.
+    """A text in the beam: its log-probability, and its most likely alignment with that of this one.
 
     `fused` is the state of the fusion. The predictor's memory is that before the last token, until the state after it
     is computed, which is done when it is needed.
@@ -127,7 +127,7 @@ class _Search:
     durations: tuple[int, ...]
 
     def tokens(self, encoded_BFE: Floats, frames_B: Sequence[int]) -> list[list[Token]]:
-        """The tokens of the likeliest text of each utterance, as in its likeliest alignment."""
+        """The tokens of the most likely text of each utterance, as in its most likely alignment."""
         empty_1 = np.zeros(1, np.dtype(list(fused.TEXT_FIELDS), align=True))
         fused.start(self.fusion, empty_1, 0)
         state_11P, memory = self.predict(np.full((1, 1), self.blank_id), None)
@@ -203,7 +203,7 @@ class _Search:
         return sum(text.score > bound for texts in leaving for text in texts.values()) >= self.width
 
     def _extensions(self, texts: Sequence[_Hypothesis], size_A: Ints, logprob_NV: Floats) -> Iterator[list[_Extension]]:
-        """The likeliest `width` texts of each beam with a token more."""
+        """The most likely `width` texts of each beam with a token more."""
         num_tokens = min(self.width, self.blank_id)
         token_NC = _likeliest_tokens(logprob_NV[:, : self.blank_id], num_tokens)
         logprob_NC = np.take_along_axis(logprob_NV, token_NC, 1).astype(np.float64)
@@ -243,7 +243,7 @@ class _Search:
         return sorted(texts.values(), key=lambda text: text.score, reverse=True)[: self.width]
 
     def _best(self, texts: Sequence[_Hypothesis]) -> list[Token]:
-        """The tokens of the likeliest text after all frames."""
+        """The tokens of the most likely text after all frames."""
         ends = [fused.end_score(self.fusion, np.array([text.fused]), 0) for text in texts]
         best = max(zip(texts, ends, strict=True), key=lambda pair: pair[0].score + pair[1])[0]
         tokens, emission = [], best.path

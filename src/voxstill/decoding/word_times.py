@@ -14,10 +14,10 @@ from voxstill.text.normalize import basic
 
 @dataclass(frozen=True, slots=True)
 class AlignedText:
-    """How well a text fits its audio, and when its words are said.
+    """How well a text fits its audio, and the times of its words.
 
-    `logprob` is the log-probability of a token, None where the model cannot write the text or has too few frames for
-    it; `words` are those between its spaces, empty where they were not asked for or have no alignment.
+    `logprob` is the log-probability of a token, None if the model cannot write the text or has too few frames for
+    it; `words` are those between its spaces, empty if they were not asked for or have no alignment.
     """
 
     logprob: float | None = None
@@ -32,7 +32,7 @@ def word_times(
     delimiter_id: int | None,
     frame_ms: int,
 ) -> tuple[Word, ...]:
-    """The words of a text with their times on the likeliest path; empty where it does not fit into the frames.
+    """The words of a text with their times on the most likely path; empty if it does not fit into the frames.
 
     `encode` returns the tokens of a word, none where it cannot be written. Such a word, as a number in digits, has the
     time between its neighbours and a frame of each, so that no cut falls beside it; a dash that nobody says has none.

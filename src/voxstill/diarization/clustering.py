@@ -20,12 +20,12 @@ _SAME_VOICE, _CHANNEL_SHARE = 0.475, 0.3
 _PERSISTENCE_WEIGHT = 0.05
 """Weight of the persistence of two clusters against their cosine."""
 _SMALL_WEIGHT = 0.3
-"""Weight of one over the windows of the smaller of two clusters: few windows are alike by what they say, too."""
+"""Weight of one over the windows of the smaller of two clusters: few windows may be similar only by their words."""
 _MAX_BLOCK_CLUSTERS, _CLUSTER_WINDOWS = 12, 5
 _FEWEST_PAIRS, _PAIRS_OF_DOUBT = 4, 6
 """Of windows that follow one another: fewer say nothing, and so many count half."""
 _FEWEST_WINDOWS = 4
-"""A cluster of fewer windows is no speaker."""
+"""A cluster of fewer windows is not a speaker."""
 _NEIGHBOUR_SHARE = 0.06
 _KMEANS_STARTS, _KMEANS_ROUNDS, _NEAREST_ROUNDS = 8, 50, 3
 
@@ -120,9 +120,9 @@ def _divide(points_NE: Points) -> Labels:
 
 
 def _joined(points_NE: Points, label_N: Labels, pair_P2: Pairs, same_voice: float, most: int) -> Labels:
-    """Join the two most alike clusters while they are alike enough, or there are more than `most`.
+    """Join the two most similar clusters while they are similar enough, or there are more than `most`.
 
-    How alike two are is the mean cosine of their windows, less what speaks for a change of speaker, and more where one
+    Their similarity is the mean cosine of their windows, less what speaks for a change of speaker, and more where one
     of them is small.
     """
     name_K, index_N, size_K = np.unique(label_N, return_inverse=True, return_counts=True)

@@ -9,11 +9,11 @@ from voxstill.audio import vad
 from voxstill.diarization.turns import Turn
 
 Piece = tuple[vad.Span, int | None]
-"""A piece of a span and the number of its speaker, None where nobody speaks in it."""
+"""A piece of a span and the number of its speaker, None without speech."""
 
 
 def longest(turns: Sequence[Turn], span: vad.Span) -> int | None:
-    """The speaker with most time in a span; None where nobody speaks."""
+    """The speaker with most time in a span; None without speech."""
     time_ms: dict[int, int] = {}
     for turn in turns:
         shared_ms = min(turn.end_ms, span[1]) - max(turn.start_ms, span[0])

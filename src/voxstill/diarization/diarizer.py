@@ -31,13 +31,13 @@ class Diarization:
 
 
 class Diarizer:
-    """An engine, loaded while the block lasts; ConfigError where the section names none or it cannot be loaded."""
+    """An engine, loaded while the block lasts; ConfigError if the section names none or it cannot be loaded."""
 
     def __init__(self, section: Diarize) -> None:
         engine = registry.create(section)
         if engine is None:
             raise ConfigError(
-                "no diarization engine is named",
+                "no diarization engine is set",
                 code="option-missing",
                 why="`diarize.name` is not set",
                 fix="set `diarize.name: embedded`",

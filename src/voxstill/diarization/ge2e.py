@@ -41,7 +41,7 @@ class Ge2e(nn.Module):
 
 
 def load() -> Ge2e:
-    """Load the network; ConfigError where its file is missing or is another one."""
+    """Load the network; ConfigError if its file is missing or is another one."""
     path = weights.path()
     network = Ge2e()
     try:
@@ -49,7 +49,7 @@ def load() -> Ge2e:
         network.load_state_dict({name: state[name] for name in network.state_dict()})
     except Exception as error:  # a file of any content
         raise ConfigError(
-            f"`{path}` is no checkpoint of this network",
+            f"`{path}` is not a checkpoint of this network",
             code="diarization-fails",
             why=first_line(error),
             fix=f"{weights.INSTALL} --force-reinstall",

@@ -15,7 +15,7 @@ METHODS = ("load", "turns", "close")
 
 
 def create(section: Diarize) -> DiarizationEngine | None:
-    """Construct the engine of the section with validated options, loading nothing; None where diarization is off.
+    """Construct the engine of the section with validated options, loading nothing; None if diarization is off.
 
     ConfigError for an unknown name, wrong options, or a package that is not installed.
     """
@@ -27,7 +27,7 @@ def create(section: Diarize) -> DiarizationEngine | None:
 
 def identity_of(section: Diarize) -> dict[str, object]:
     """What a recipe hashes of the section: the engine, those of its options that differ, and its revision where it has
-    one; nothing where diarization is off.
+    one; nothing if diarization is off.
     """
     if section.name is None:
         _refuse_options_of_none(section)
@@ -37,7 +37,7 @@ def identity_of(section: Diarize) -> dict[str, object]:
 
 
 def _options(section: Diarize) -> config.Section:
-    """The options of the engine that the section names, defaults among them; ConfigError where they are wrong."""
+    """The options of the engine that the section names, defaults among them; ConfigError if they are wrong."""
     engine = ENGINES.find(cast("str", section.name))
     return config.validated(engine.Options, section.model_extra or {}, prefix="diarize.")
 
@@ -47,7 +47,7 @@ def _refuse_options_of_none(section: Diarize) -> None:
         raise ConfigError(
             f"`diarize.{next(iter(section.model_extra))}` is set and `diarize.name` is not",
             code="option-missing",
-            why="options of diarization are those of an engine",
+            why="the options of diarization depend on its engine",
             fix=f"set `diarize.name` to one of {', '.join(ENGINES.names())}",
         )
 

@@ -16,7 +16,7 @@ from voxstill.audio.vad import Samples
 from voxstill.core.config import Section
 
 _FEW_MS = 15_000
-"""Speech of a speaker below which voices are hard to tell apart."""
+"""Speech per speaker below which speakers are hard to distinguish."""
 _CLIP_MS = 10_000
 """Less speech of one speaker is a clip, not a conversation."""
 _SHORT_MS = 1_700
@@ -55,13 +55,13 @@ class DiarizationEngine(Protocol):
     def __init__(self, options: Section) -> None: ...
 
     def load(self) -> None:
-        """Load the model; ConfigError where that cannot be done."""
+        """Load the model; ConfigError if that cannot be done."""
         ...
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns of a recording at 16 kHz, in order of their starts; none where nobody speaks.
+        """The turns of a recording at 16 kHz, in order of their starts; none without speech.
 
-        DataError where this recording cannot be diarized; any other error ends the command.
+        DataError if this recording cannot be diarized; any other error ends the command.
         """
         ...
 
@@ -110,10 +110,11 @@ def within(turns: Sequence[Turn], duration_ms: int) -> tuple[Turn, ...]:
 
 
 def doubt(turns: Sequence[Turn]) -> str | None:
-    """Why the speakers of a recording are doubtful, in words; None where there is speech enough to tell voices apart.
+    """Why the speakers of a recording are doubtful, in words; None if there is enough speech to distinguish the
+    speakers.
 
     Few seconds of speech of several speakers is where diarization fails: some are taken for one, or one for several. A
-    clip of some seconds has one speaker as a rule, and is no doubt. It fails, too, where speakers alternate so fast
+    clip of some seconds has one speaker as a rule, and is not a doubt. It fails, too, where speakers alternate so fast
     that no stretch is of one voice alone.
     """
     num_speakers = len({turn.speaker for turn in turns})
@@ -124,12 +125,12 @@ def doubt(turns: Sequence[Turn]) -> str | None:
         number = "one speaker" if num_speakers == 1 else f"{num_speakers} speakers"
         return (
             f"doubtful speakers: {number} in {speech_ms / 1000:.0f} s of speech, "
-            f"and voices are told apart from {_FEW_MS // 1000} s of each on"
+            f"and speakers can only be distinguished from {_FEW_MS // 1000} s each"
         )
     mean_ms = speech_ms / len(list(itertools.groupby(turns, lambda turn: turn.speaker)))
     if num_speakers > 1 and mean_ms < _SHORT_MS:
         return (
             f"doubtful speakers: they change after {mean_ms / 1000:.1f} s of speech on average, "
-            f"and voices are told apart in stretches of {_SHORT_MS / 1000:g} s or more"
+            f"and speakers can only be distinguished in turns of {_SHORT_MS / 1000:g} s or more"
         )
     return None

@@ -17,7 +17,7 @@ def path() -> Path:
     try:
         package = distribution(_PACKAGE)
     except PackageNotFoundError:
-        raise _missing(f"the package `{_PACKAGE}`, in whose wheel it lies, is not installed") from None
+        raise _missing(f"the package `{_PACKAGE}`, which contains it, is not installed") from None
     file = Path(str(package.locate_file(_FILE)))
     if not file.is_file():
         raise _missing(f"`{_PACKAGE}` {package.version} is installed without `{_FILE}`")

@@ -46,8 +46,8 @@ class Outage:
     def check(self) -> None:
         """Raise the last error, as one of its kind that counts the items, where there was any."""
         if self._error is not None:
-            fix = f"{self._error.fix or 'mend the cause'}; then the same command does what is left"
+            fix = f"{self._error.fix or 'fix the cause'}; then the same command does the rest"
             if self._way_out and isinstance(self._error, StorageError):
                 fix += f"; {self._way_out}"
-            what = f"{self._num:,} {self._items} are left to do: what they need did not answer"
+            what = f"{self._num:,} {self._items} are not done: storage or a server did not answer"
             raise type(self._error)(what, why=describe(self._error), fix=fix)

@@ -50,7 +50,7 @@ class RayChanges:
     def _start_canary(self, pool: WorkerPool, stage: Stage) -> None:
         """Start a worker with another work, beside the others where there is a GPU for it, else in the place of one."""
         if not pool.workers:
-            pool.num_held = pool.size  # the run has not begun: what it began with is opened only where this fails
+            pool.num_held = pool.size  # the run has not started: what it started with is opened only where this fails
         elif not ray_cluster.is_free(self._workers.ray, stage.reserved):
             pool.num_held = 1
         pool.num_bad_starts = 0

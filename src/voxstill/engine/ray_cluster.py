@@ -39,7 +39,7 @@ def start_ray(cfg: Engine) -> Any:
     """Return the module `ray`, connected: one cluster for each process, that of `cfg.address` or one of its own.
 
     One of its own listens on the loopback interface only and asks for a token that only this process and its children
-    know. ClusterError where it cannot be started or joined.
+    know. ClusterError if it cannot be started or joined.
     """
     _configure_ray(is_joining=cfg.address is not None)
     import ray
@@ -47,12 +47,13 @@ def start_ray(cfg: Engine) -> Any:
     ray._private.worker._worker_logs_enabled = False  # else notices of dead workers go to standard output
     if ray.is_initialized():
         return ray
-    # Ray refuses to start where /dev/shm is small, unless told a size; then it takes files in /tmp.
+    # Ray refuses to start where /dev/shm is small, unless a size is set; then it uses files in /tmp.
     store_bytes = cfg.object_store_memory or min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8, 8 << 30)
     own_cluster = {"num_cpus": world.num_cores(), "include_dashboard": False, "object_store_memory": store_bytes}
     if cfg.address and cfg.object_store_memory:
         log.warning(
-            "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own; there it is "
+            "engine.object_store_memory is not used: the Ray cluster `%s` was started with its own value; set it "
+            "there by "
             "`ray start --object-store-memory`",
             cfg.address,
         )
@@ -103,7 +104,7 @@ def _marked_job() -> dict[str, object]:
 
 
 def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[str, int]) -> None:
-    """ClusterError where Ray's processes would wait or die for want of memory while they start, without saying so.
+    """ClusterError if Ray's processes would wait or die for want of memory while they start, without saying so.
 
     `address_bytes` is the limit of the address space of a process, `free_bytes` the room in the folders that may hold
     the shared memory.
@@ -112,7 +113,8 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
         raise ClusterError(
             "Ray cannot start",
             code="ray-unavailable",
-            why=f"a process may have {_mb(address_bytes)} of addresses (`ulimit -v`), and each of Ray's takes the "
+            why=f"a process may have {_mb(address_bytes)} of address space (`ulimit -v`), and each process of Ray "
+            "takes the "
             f"{_mb(store_bytes)} of its shared memory and {_mb(_PROCESS_BYTES)} more",
             fix="run `ulimit -v unlimited`, set a smaller `engine.object_store_memory`, or use `engine: inline`",
         )
@@ -122,7 +124,7 @@ def check_room(store_bytes: int, address_bytes: int | None, free_bytes: Mapping[
             "Ray cannot start",
             code="ray-unavailable",
             why=f"its shared memory takes {_mb(store_bytes)}, and there are {rooms}",
-            fix="give /dev/shm more room (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
+            fix="make /dev/shm larger (`docker run --shm-size`), set a smaller `engine.object_store_memory`, or use "
             "`engine: inline`",
         )
 
@@ -158,7 +160,7 @@ def _configure_ray(*, is_joining: bool) -> None:
 
 
 def shutdown() -> None:
-    """End the cluster that this process started, or leave the one it joined; the next `run` starts anew."""
+    """End the cluster that this process started, or leave the one it joined; the next `run` starts again."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         ray.shutdown()
@@ -179,7 +181,7 @@ def num_workers(ray: ModuleType, stages: Sequence[Stage]) -> list[int]:
 
 
 def is_free(ray: ModuleType, reserved: Mapping[str, float]) -> bool:
-    """Whether so much of each resource is reserved by nobody."""
+    """Whether so much of each resource is free."""
     free = ray.available_resources()
     return all(amount <= free.get(name, 0) for name, amount in reserved.items())
 
@@ -187,7 +189,7 @@ def is_free(ray: ModuleType, reserved: Mapping[str, float]) -> bool:
 def cpu_share(ray: ModuleType, stages: Sequence[Stage], sizes: Sequence[int]) -> float:
     """The share of its `num_cpus` that a worker reserves, so that all workers fit.
 
-    GPUs and other resources are not shared so: ConfigError where the workers need more than there are.
+    GPUs and other resources are not shared so: ConfigError if the workers need more than there are.
     """
     _check_reserved(_machines(ray), stages, sizes)
     cpus = sum(size * stage.num_cpus for stage, size in zip(stages, sizes, strict=True))
@@ -195,22 +197,22 @@ def cpu_share(ray: ModuleType, stages: Sequence[Stage], sizes: Sequence[int]) ->
 
 
 def check_growth(ray: ModuleType, wanted: int, current: int) -> None:
-    """Raise ConfigError where a change of a running job starts more workers than the cluster can hold.
+    """Raise ConfigError if a change of a running job starts more workers than the cluster can hold.
 
-    Whoever can write into the work folder may ask for a change; only whoever starts a job may ask for any number.
+    Everyone who can write into the work folder may request a change; only the user who starts a job may set any number.
     """
     most = max(current, int(MOST_WORKERS_PER_CORE * ray.cluster_resources().get("CPU", 1)))
     if wanted > most:
         raise ConfigError(
-            f"a running job is not given {wanted:,} workers",
+            f"a running job cannot get {wanted:,} workers",
             code="too-few-resources",
-            why=f"the cluster has room for {most:,}, {MOST_WORKERS_PER_CORE} for each core",
-            fix="ask for fewer, or end the job with SIGTERM and start it with so many",
+            why=f"the cluster allows {most:,}, {MOST_WORKERS_PER_CORE} per core",
+            fix="set fewer, or end the job with SIGTERM and start it with that number",
         )
 
 
 def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[Stage], sizes: Sequence[int]) -> None:
-    """Raise ConfigError where workers would wait for ever for what they reserve besides CPUs."""
+    """Raise ConfigError if workers would wait for ever for what they reserve besides CPUs."""
     sized = list(zip(stages, sizes, strict=True))
     for name in dict.fromkeys(name for stage in stages for name in stage.reserved):
         wanted = sum(size * stage.reserved.get(name, 0) for stage, size in sized)
@@ -218,23 +220,23 @@ def _check_reserved(machines: Sequence[Mapping[str, float]], stages: Sequence[St
         if wanted > present:
             shares = [(stage.name, size, stage.reserved[name]) for stage, size in sized if name in stage.reserved]
             raise ConfigError(
-                f"the workers want {_amount(name, wanted)} and the cluster has {present:g}",
+                f"the workers need {_amount(name, wanted)} but the cluster has {present:g}",
                 code="too-few-resources",
                 why=", ".join(
                     f"`{stage}`: {size} workers of {_amount(name, amount)}" for stage, size, amount in shares
                 ),
                 fix="lower `engine.teachers` or `engine.teacher_gpus`"
                 if name == "GPU"
-                else "lower the numbers of workers or of what each reserves; machines that have it say so when they "
-                f"start: `ray start --resources='{{\"{name}\": 1}}'`",
+                else "lower the numbers of workers or of what each reserves; declare it when a machine "
+                f"starts: `ray start --resources='{{\"{name}\": 1}}'`",
             )
     for stage in stages:
         if stage.reserved and not any(_num_fitting(stage.reserved, machine) for machine in machines):
             raise ConfigError(
-                f"no machine of the cluster has what a worker of the stage `{stage.name}` reserves",
+                f"no machine of the cluster has the resources that a worker of the stage `{stage.name}` reserves",
                 code="too-few-resources",
                 why=" and ".join(_amount(name, amount) for name, amount in stage.reserved.items()),
-                fix="lower it, or add a machine that has as much",
+                fix="lower it, or add a machine that has enough",
             )
 
 

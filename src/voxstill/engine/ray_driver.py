@@ -141,7 +141,7 @@ class RayRun:
                 f"the stage `{pool.stage.name}` cannot start",
                 code="worker-cannot-start",
                 why=f"its worker died {pool.num_bad_starts} times while starting: {describe(error)}",
-                fix="see whether memory is short; `--set engine.name=inline` shows what happens",
+                fix="check the free memory; `--set engine.name=inline` shows what happens",
             )
 
     def _on_answer(self, worker: Worker, call: Call) -> None:

@@ -74,7 +74,7 @@ class WorkerPools:
         return sum(pool.size * pool.stage.max_chunks(self.cfg.in_flight) for pool in self.pools)
 
     def resize(self, stages: Sequence[Stage]) -> None:
-        """Set how many workers each stage has; ConfigError where they want more GPUs than there are."""
+        """Set how many workers each stage has; ConfigError if they want more GPUs than there are."""
         sizes = ray_cluster.num_workers(self.ray, stages)
         self._cpu_share = ray_cluster.cpu_share(self.ray, stages, sizes)
         for pool, stage, size in zip(self.pools, stages, sizes, strict=True):
@@ -113,7 +113,7 @@ class WorkerPools:
         return worker
 
     def _cpus_for(self, stage: Stage) -> float:
-        """What a worker of the stage reserves: its share, or next to nothing where others have all.
+        """What a worker of the stage reserves: its share, or next to nothing if others have all.
 
         Else one that is started for a run that has grown would wait for those that it is to help.
         """
@@ -140,7 +140,7 @@ class WorkerPools:
             self.ray.kill(worker.actor)
 
     def replace(self, worker: Worker, reason: str) -> None:
-        """Kill a worker and start another in its place; ClusterError where the driver's own node is lost."""
+        """Kill a worker and start another in its place; ClusterError if the driver's own node is lost."""
         self.check_node(reason)
         log.warning("a worker of `%s` is replaced: %s", worker.stage.name, reason)
         self._tracker.num_restarts += 1
@@ -148,18 +148,18 @@ class WorkerPools:
         self.fill(worker.pool)
 
     def check_node(self, reason: str) -> None:
-        """ClusterError where what died is the node that this process belongs to."""
+        """ClusterError if what died is the node that this process belongs to."""
         own_id = self.ray.get_runtime_context().get_node_id()
         if any(node["NodeID"] == own_id and not node["Alive"] for node in self.ray.nodes()):
             raise ClusterError(  # workers of a dead owner are ended, and those it still asks for never start
                 "the cluster has lost the node that this run is attached to",
                 code="cluster-lost",
-                why=f"to the cluster this process is dead with it: {reason}",
-                fix="the same command goes on where this one stopped",
+                why=f"the cluster therefore counts this process as dead: {reason}",
+                fix="the same command resumes where this one stopped",
             )
 
     def check_limits(self) -> None:
-        """Kill what closes for too long, replace what waits for lost CPUs; VoxstillError where nothing starts."""
+        """Kill what closes for too long, replace what waits for lost CPUs; VoxstillError if nothing starts."""
         now_s = time.monotonic()
         for worker in self.workers:
             if worker.closing_since_s is not None and now_s - worker.closing_since_s > CLOSE_LIMIT_S:
@@ -172,7 +172,7 @@ class WorkerPools:
                 raise VoxstillError(
                     f"no worker of the stage `{pool.stage.name}` has started within {START_LIMIT_S:.0f} s",
                     code="too-few-resources",
-                    why=f"each wants {pool.stage.num_cpus * self._cpu_share:g} CPUs and {pool.stage.num_gpus:g} GPUs, "
+                    why=f"each needs {pool.stage.num_cpus * self._cpu_share:g} CPUs and {pool.stage.num_gpus:g} GPUs, "
                     f"and {free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free",
                     fix="free or add machines, or lower `engine.workers` or `engine.teachers`",
                 )
@@ -191,7 +191,7 @@ class WorkerPools:
             return
         if sum(worker.num_cpus for worker in self.workers) > self.ray.cluster_resources().get("CPU", 0):
             for worker in pending:
-                self.replace(worker, "the cluster has fewer CPUs than before, and it waits for one")
+                self.replace(worker, "the cluster has fewer CPUs than before, and the worker waits for one")
 
     def close(self) -> None:
         """Let all workers close their work, for at most `CLOSE_LIMIT_S`."""

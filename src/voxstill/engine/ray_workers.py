@@ -30,7 +30,7 @@ class CallStatus:
 
 
 class WorkerActor:
-    """The process of one worker: as many calls at a time as its stage takes, begun in the order they were made."""
+    """The process of one worker: as many calls at a time as its stage takes, started in the order they were made."""
 
     def __init__(self, num_threads: int) -> None:
         os.environ.update(dict.fromkeys(THREADS, str(num_threads)))  # before `open` imports numpy or torch
@@ -69,11 +69,11 @@ class Call:
     status: Future[CallStatus]
     payload: object  # an ObjectRef
     since_s: float | None = None
-    """When its lease began; None while it waits behind others."""
+    """When its lease started; None while it waits behind others."""
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether its answer has arrived and is no failure."""
+        """Whether its answer has arrived and is not a failure."""
         return self.status.done() and self.status.exception() is None and self.status.result().failure is None
 
     def is_overdue(self, now_s: float, lease_s: float) -> bool:
@@ -91,7 +91,7 @@ class Worker:
     num_cpus: float
     """Those it reserves."""
     since_s: float
-    """When its start began."""
+    """When it was started."""
     is_ready: bool = False
     is_draining: bool = False
     """It finishes what it holds and gets nothing more."""
@@ -153,7 +153,7 @@ class WorkerPool:
         heapq.heappush(self._free, (len(worker.calls), worker.turn, worker))
 
     def offer_all(self) -> None:
-        """Note every worker anew, whatever has changed."""
+        """Note every worker again, whatever has changed."""
         self._free = [(len(worker.calls), worker.turn, worker) for worker in self.workers if worker.is_ready]
         heapq.heapify(self._free)
 

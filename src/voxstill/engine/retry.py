@@ -109,7 +109,7 @@ class RetryTracker:
         """Take the rows of a part; return what is left to do of it."""
         if not isinstance(rows, Sequence) or len(rows) != part.num_items:
             answer = f"{len(rows)} rows" if isinstance(rows, Sequence) else f"a {type(rows).__name__}"
-            detail = f"the last stage gave {answer} for {part.num_items} items"
+            detail = f"the last stage returned {answer} for {part.num_items} items"
             return self.record_failure(part, Failure(FailureKind.WRONG_ROWS, detail))
         self._num_worked += part.num_items
         self._fill(part, rows)
@@ -134,8 +134,8 @@ class RetryTracker:
             return [replace(part, stop=middle, attempt=0), replace(part, start=middle, attempt=0)]
         self._num_skipped += part.num_items
         if self._num_skipped >= FAIL_FAST_ITEMS and not self._num_worked:
-            slow = "a single item takes longer than that: set a longer `engine.lease_s`"
-            broken = "the fault is in the setting-up, not in the items: mend it and run again"
+            slow = "a single item takes longer than that: raise `engine.lease_s`"
+            broken = "the setup fails, not the items: fix it and run again"
             raise VoxstillError(
                 f"the first {self._num_skipped} items all failed",
                 code="all-failed",
@@ -157,8 +157,8 @@ class RetryTracker:
         """The error of a run that a signal has stopped."""
         return Interrupted(
             f"stopped by {signal_name}",
-            why=f"{self._num_chunks} chunks are safe, {self.num_open} that were under way were given back",
-            fix="the same command goes on where this one stopped",
+            why=f"{self._num_chunks} chunks are safe, {self.num_open} in progress were returned",
+            fix="the same command resumes where this one stopped",
         )
 
     def summary(self) -> Summary:
@@ -191,16 +191,16 @@ def open_work(name: str, work: StageWork) -> None:
             f"the stage `{name}` cannot start",
             code="worker-cannot-start",
             why=describe(error),
-            fix="mend the cause and run again",
+            fix="fix the cause and run again",
         ) from error
 
 
 def model_figures(work: StageWork) -> ModelFigures | None:
-    """What the model of a work reports of itself; None where that fails, which is no fault of the items."""
+    """What the model of a work reports of itself; None if that fails, which is no fault of the items."""
     try:
         return work.figures()
     except Exception as error:
-        log.debug("a model has no figures: %s", describe(error))
+        log.debug("figures of a model are missing: %s", describe(error))
         return None
 
 
@@ -220,13 +220,13 @@ def canary_error(cause: BaseException | Failure) -> VoxstillError:
         return error
     why = cause.detail if isinstance(cause, Failure) else describe(cause)
     return VoxstillError(
-        "it failed on the first chunk that it was given",
+        "it failed on its first chunk",
         code="change-refused",
         why=why,
-        fix="mend the cause and ask again",
+        fix="fix the cause and send the request again",
     )
 
 
 def log_stopping(signal_name: str) -> None:
-    """Warn that the first signal is taken; both engines stop alike."""
-    log.warning("%s: no more chunks are begun; once more stops at once", signal_name)
+    """Warn that the first signal is taken; both engines stop in the same way."""
+    log.warning("%s: no new chunks are started; a second signal stops at once", signal_name)

@@ -38,13 +38,13 @@ def run(
 
     `changes` may give a stage another number of workers or another work, and other `cfg.attempts`, `cfg.lease_s` and
     `cfg.in_flight`. Workers that are too many finish what they hold. A new work first runs in one worker, the canary:
-    once it has worked on one chunk the workers with the old work are drained; where it fails, they go on with that
+    once it has worked on one chunk the workers with the old work are drained; where it fails, they continue with that
     chunk as if nothing had been. The inline engine has one worker for each stage.
 
-    SIGINT and SIGTERM stop the run: no chunk is begun any more, what the workers have in hand is finished and committed
-    within `STOP_LIMIT_S`, the rest is given back, and Interrupted is raised. A second signal stops at once.
+    SIGINT and SIGTERM stop the run: no chunk is started any more, what the workers have in hand is finished and
+    committed within `STOP_LIMIT_S`, the rest is given back, and Interrupted is raised. A second signal stops at once.
 
-    Raises what `commit` raises; VoxstillError where a stage cannot start, or where nothing that is tried works. A
+    Raises what `commit` raises; VoxstillError if a stage cannot start, or where nothing that is tried works. A
     TeacherError of the work ends the run: it says that no other item would fare better.
     """
     source = iter(chunks)

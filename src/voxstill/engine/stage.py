@@ -33,7 +33,7 @@ class StageWork(Protocol):
         ...
 
     def figures(self) -> ModelFigures | None:
-        """What its model reports of itself, asked for after each call; None where there is nothing to report."""
+        """What its model reports of itself, asked for after each call; None if there is nothing to report."""
         return None
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Stages and limits that a run is to go on with. The stages have the names and the order of those before."""
+    """Stages and limits that a run is to continue with. The stages have the names and the order of those before."""
 
     stages: Sequence[Stage]
     cfg: Engine
@@ -98,15 +98,15 @@ class Changes(Protocol):
     """Where a run asks for changes and reports what came of them; always called from the thread of the run."""
 
     def poll(self) -> Change | None:
-        """Return each change once, and None where there is no new one; must not block."""
+        """Return each change once, and None if there is no new one; must not block."""
         ...
 
     def applied(self, stages: Sequence[Stage]) -> None:
-        """The run goes on with these stages."""
+        """The run continues with these stages."""
         ...
 
     def rejected(self, error: VoxstillError) -> None:
-        """The change was not made, because of `error`; the run goes on as before."""
+        """The change was not made, because of `error`; the run continues as before."""
         ...
 
 

@@ -30,7 +30,7 @@ class AgainstTeacher(Result):
         """One line."""
         difference = f"student - teacher: {100 * self.difference:+.1f} points of WER"
         if self.interval is None or self.p is None:
-            return f"{difference}; no interval can be given, as all utterances are of one speaker"
+            return f"{difference}; there is no interval, as all utterances are of one speaker"
         low, high = (f"{100 * bound:+.1f}" for bound in self.interval)
         p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.2g}"
         unknown = " (no speakers are known)" if self.over == "utterances" else ""

@@ -39,7 +39,7 @@ _BATCH_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """Errors of telling whether two utterances have one speaker; None where the trials are not of both kinds."""
+    """Errors of telling whether two utterances have one speaker; None if the trials are not of both kinds."""
 
     eer: float | None
     min_dcf: float | None
@@ -58,7 +58,7 @@ class ByClass:
 
     scores: ClassificationFigures
     interval: tuple[float, float] | None
-    """Of the accuracy; None where nothing was scored."""
+    """Of the accuracy; None if nothing was scored."""
     interval_over: Literal["speakers", "utterances"]
     unknown: int
     """Utterances of classes that were never learnt."""
@@ -78,7 +78,7 @@ class ByClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierFigures(Figures):
-    """The figures of a student that tells classes or speakers apart, on one split."""
+    """The figures of a student of classes or speakers, on one split."""
 
     model: str
     split: str
@@ -87,7 +87,7 @@ class ClassifierFigures(Figures):
     """The property of an utterance that is its class."""
     utterances: int
     verification: Verification | None
-    """None where the student gives no embeddings."""
+    """None if the student gives no embeddings."""
     by_class: ByClass
     rtfx: float
     """Seconds of audio in a second of one thread."""
@@ -116,7 +116,7 @@ class ClassifierFigures(Figures):
 
 
 def task_of(target: str) -> Task | None:
-    """Return what the student of an experiment or a model folder was trained for; None where it is no classifier.
+    """Return what the student of an experiment or a model folder was trained for; None if it is not a classifier.
 
     A classifier that does not say what its classes are of (`target`) is one of another package.
     """
@@ -178,7 +178,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
 
 
 def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return those of the split that have a class, with it as their text; DataError where none has."""
+    """Return those of the split that have a class, with it as their text; DataError if none has."""
     if column == "text":
         texts, normalize = hidden_texts(cfg), normalizer(text)
         known = [with_text(row, texts) for row in utterances]
@@ -188,10 +188,10 @@ def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]
     judged = sorted((row for row in known if row.text), key=lambda row: row.id)
     if not judged:
         raise DataError(
-            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            f"nothing can be evaluated on the split `{cfg.evaluate.split}`",
             code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a {column}",
-            fix="name another split with `--on`, or say it in the manifest",
+            fix="choose another split with `--on`, or add it to the manifest",
         )
     if len(judged) < len(utterances):
         log.info("evaluate: %d of %d utterances have a %s", len(judged), len(utterances), column)
@@ -205,7 +205,7 @@ def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[
     strange = sorted({row.text or "" for row in rows} - names)
     if strange and (known or cfg.student.task != "speakers"):
         log.warning(
-            "evaluate: %d of %d utterances are of classes never learnt (%s): not judged by class",
+            "evaluate: %d of %d utterances are of classes that were not in training (%s): not scored by class",
             len(rows) - len(known),
             len(rows),
             ", ".join(strange[:5]),
@@ -224,11 +224,14 @@ def _by_class(rows: Sequence[Utterance], classes: Mapping[str, str], names: set[
 
 
 def _verified(rows: Sequence[Utterance], embedded: Mapping[str, NDArray[np.float32]], cfg: Config) -> Verification:
-    """Return the errors of telling whether two utterances have one speaker; None where there is one speaker alone."""
+    """Return the errors of telling whether two utterances have one speaker; None if there is one speaker alone."""
     embedding_ND = np.stack([embedded[row.id] for row in rows])
     score_N, same_N = verification.compare(embedding_ND, [row.text for row in rows], cfg.seed)
     if same_N.all() or not same_N.any():
-        log.warning("evaluate: the split has no trials of both kinds: it takes two speakers, one of them heard twice")
+        log.warning(
+            "evaluate: the split does not have trials of both kinds: it needs two speakers, one of them with two "
+            "utterances"
+        )
         return Verification(eer=None, min_dcf=None, trials=len(same_N), threshold=None)
     return Verification(
         eer=verification.eer(score_N, same_N),

@@ -34,7 +34,7 @@ class GrammarRow(Result):
 class GrammarTable(Result):
     """Student and teacher with and without a grammar; what was not judged has no row.
 
-    All rows are of the same utterances. Where the teacher had to transcribe them anew, they are a sample.
+    All rows are of the same utterances. Where the teacher had to transcribe them again, they are a sample.
     """
 
     utterances: int
@@ -68,7 +68,7 @@ def of_results(
 ) -> GrammarTable | None:
     """The table of a student that was decoded along a grammar, from the results on the same corpus.
 
-    None where it was not, where it was not judged without the grammar too, or where no words were judged.
+    None if it was not, where it was not judged without the grammar too, or where no words were judged.
     """
     greedy = (
         row for row in beside if row.recogniser == student.recogniser and results.decoding(row.figures) == "greedy"
@@ -102,10 +102,10 @@ def is_teacher_without_grammar(result: StoredResult) -> bool:
 def _row(
     cfg: Config, references: Sequence[results.Row], side: System, grammar: bool, result: StoredResult
 ) -> GrammarRow | None:
-    """The error rates of a result on some of its utterances; None where these have no words."""
-    alike = normalizer(result.figures["normalizer"])
+    """The error rates of a result on some of its utterances; None if these have no words."""
+    normalize = normalizer(result.figures["normalizer"])
     texts = {row["id"]: row["text"] for row in results.rows(result.hypotheses)}
-    scored = [words.score(row["id"], alike(row["text"]), alike(texts.get(row["id"], ""))) for row in references]
+    scored = [words.score(row["id"], normalize(row["text"]), normalize(texts.get(row["id"], ""))) for row in references]
     rates = figures.figures(scored, {row["id"]: row.get("speaker") for row in references}, cfg)
     if rates.wer is None:
         return None

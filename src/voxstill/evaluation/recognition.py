@@ -84,7 +84,7 @@ class StudentFigures(Figures):
     lm_order: int | None = None
     """The longest n-gram of the language model that was made for the evaluation; None without one."""
     tuning: Tuning | None = None
-    """How the weights of the language model in `decode` were found; None where they are as they were set."""
+    """How the weights of the language model in `decode` were found; None if they are as they were set."""
 
     def to_dict(self) -> dict[str, object]:
         """All figures side by side but the texts."""
@@ -102,14 +102,14 @@ class StudentFigures(Figures):
 
 
 def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Return those of the split that have human words, with them; DataError where nobody wrote any down."""
+    """Return those of the split that have human words, with them; DataError if none has any."""
     texts = hidden_texts(cfg)
     known = [with_text(utterance, texts) for utterance in utterances]
     # in the order of ids: that of the table depends on where the files lie, and the intervals would with it
     judged = sorted((row for row in known if row.text is not None), key=lambda row: row.id)
     if not judged:
         raise DataError(
-            f"nothing can be judged on the split `{cfg.evaluate.split}`",
+            f"nothing can be evaluated on the split `{cfg.evaluate.split}`",
             code="nothing-to-judge",
             why=f"{len(utterances)} utterances are in it, and none has a human text",
             fix="give texts in the manifest or by `evaluate.texts`, or another `evaluate.split`",
@@ -172,7 +172,7 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> RecognitionErrors:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said.
 
-    Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError where there are texts
+    Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError if there are texts
     and nothing is left of them when they are normalized.
     """
     normalize = normalizer(cfg.evaluate.normalizer)
@@ -186,10 +186,10 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     }
     if not any(ref for ref, _ in pairs) and any(utterance.text for utterance in judged):
         raise DataError(
-            "the references hold no words",
+            "the references contain no words",
             code="no-words",
-            why="after normalising, every human text is empty",
-            fix="look at the texts, or set `evaluate.normalizer: none`",
+            why="after normalization, every human text is empty",
+            fix="check the texts, or set `evaluate.normalizer: none`",
         )
     silence = checks.errors_in_silence(
         (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True) if row.id in texts
@@ -258,17 +258,17 @@ def _silence(utterance: Utterance, num_samples: int) -> tuple[Utterance, Samples
 
 
 def unread_warnings(unread: Mapping[str, str], num: int) -> list[str]:
-    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError where none
+    """A sentence, which the log has, too, where some of `num` utterances could not be read; DataError if none
     could."""
     if not unread:
         return []
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(unread.values()).most_common(3))
     if len(unread) == num:
         raise DataError(
-            f"not one of the {num:,} utterances to judge can be read",
+            f"none of the {num:,} utterances to evaluate can be read",
             code="audio-unreadable",
             why=reasons,
-            fix="look whether the audio is where it was; where it has changed, index it into another work folder",
+            fix="check whether the audio is still there; if it has changed, index it into another work folder",
         )
     message = f"{len(unread):,} of {num:,} utterances could not be read ({reasons}): all their words count as deletions"
     log.warning("evaluate: %s", message)

@@ -204,7 +204,8 @@ _BREAKDOWNS = pydantic.TypeAdapter(dict[str, dict[str, _Group]])
 
 
 def name_of(figures: Mapping[str, Any]) -> str:
-    """The name of the folder of a result: readable parts, and a hash of all that tells it from others."""
+    """The name of the folder of a result: readable parts, and a hash of everything that distinguishes it from
+    others."""
     corpus, decode = Corpus.from_dict(figures["corpus"]), _changed(figures.get("decode"))
     key = (corpus.to_dict(), figures["split"], decode, figures.get("normalizer"), figures["recogniser"])
     recogniser = [] if figures["recogniser"] == STUDENT else [figures["recogniser"]]
@@ -252,8 +253,8 @@ def _asked(decode: Row | None) -> Row | None:
 def write(folder: Path, evaluation: Evaluation) -> None:
     """Write a result into its folder below the store, its figures last.
 
-    Where that cannot be written, as in the experiment of somebody else, it is a warning: the figures are printed all
-    the same.
+    Where that cannot be written, as in the experiment of another user, it is a warning: the figures are
+    printed nevertheless.
     """
     own = folder / name_of(evaluation.figures)
     try:
@@ -267,7 +268,7 @@ def write(folder: Path, evaluation: Evaluation) -> None:
 
 
 def read(path: Path) -> StoredResult | None:
-    """The result in a folder; None where the folder holds none."""
+    """The result in a folder; None if the folder holds none."""
     file = path / FIGURES
     return _result(path, _figures(file)) if file.is_file() else None
 
@@ -280,15 +281,15 @@ def read_all(folder: Path) -> list[StoredResult]:
 
 
 def rows(path: Path) -> list[Row]:
-    """The objects of a file of references or hypotheses; DataError where it has been changed into something else."""
+    """The objects of a file of references or hypotheses; DataError if it has been changed into something else."""
     try:
-        found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-        for row in found:
+        parsed = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        for row in parsed:
             _Row.model_validate(row)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
+        json.dumps(parsed, ensure_ascii=False).encode()  # half of a surrogate pair is a ValueError
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from None
-    return found
+    return parsed
 
 
 def _result(path: Path, figures: Mapping[str, Any]) -> StoredResult:
@@ -322,11 +323,11 @@ def damaged(path: Path, error: object) -> DataError:
         first = error.errors()[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     return DataError(
-        f"`{path}` is no result of an evaluation", code="table-broken", why=why, fix="remove it and judge again"
+        f"`{path}` is not a result of an evaluation", code="table-broken", why=why, fix="remove it and evaluate again"
     )
 
 
-def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
+def own(stored: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]:
     """Those of the finished student on the corpus of the configuration `cfg`, decoded and normalized as that says.
 
     Where there are none, those that are nearest to it, but none of an earlier model or of a teacher. One of an earlier
@@ -340,7 +341,7 @@ def own(found: Sequence[StoredResult], cfg: Config | None) -> list[StoredResult]
             lambda result: _asked(result.figures.get("decode")) == decode,
             lambda result: result.figures.get("normalizer") == cfg.evaluate.normalizer,
         ]
-    candidates = [result for result in found if result.recogniser != EARLIER and "teacher" not in result.figures]
+    candidates = [result for result in stored if result.recogniser != EARLIER and "teacher" not in result.figures]
     for fits in (*wanted, lambda result: result.corpus is not None):
         candidates = list(filter(fits, candidates)) or candidates
     return candidates

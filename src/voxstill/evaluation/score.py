@@ -59,7 +59,7 @@ class WordScores(Figures):
 
     rates: ErrorFigures
     by: str | None
-    """The field that errors are broken down by; None where nobody asked for one."""
+    """The field that errors are broken down by; None if none is requested."""
     groups: Mapping[str, GroupFigures]
     empty_references: int
     empty_hypotheses: int
@@ -108,8 +108,8 @@ class WordScores(Figures):
         ]
         if self.empty_references:
             hourly = self.silence.words_per_hour
-            an_hour = f", {hourly:,.0f} an hour" if hourly is not None else ""
-            lines.append(f"{self.silence.words:,} words where nothing was said{an_hour}")
+            an_hour = f", {hourly:,.0f} per hour" if hourly is not None else ""
+            lines.append(f"{self.silence.words:,} words in silence{an_hour}")
         if self.by is not None:
             lines += tables.groups(self.by, figures.to_dicts(self.groups), MOST_GROUPS)
         if self.confusions:
@@ -136,12 +136,12 @@ def of_words(
 ) -> WordScores:
     """Compute WER and CER of two files, matched by id; a missing hypothesis counts as an empty one.
 
-    Without a unit it is words, but characters for texts without spaces between words, with a warning. DataError where
+    Without a unit it is words, but characters for texts without spaces between words, with a warning. DataError if
     no id is in both, or where no reference has the field that is asked for.
     """
     references, hypotheses = both(reference, hypothesis, form)
-    name, alike = rules(cfg, language, normalizer)
-    pairs = [(alike(segment.text), alike(hypotheses.get(id_, ""))) for id_, segment in references.items()]
+    name, normalize = rules(cfg, language, normalizer)
+    pairs = [(normalize(segment.text), normalize(hypotheses.get(id_, ""))) for id_, segment in references.items()]
     rows = [words.score(id_, ref, hyp) for id_, (ref, hyp) in zip(references, pairs, strict=True)]
     names = {id_: segment.speaker for id_, segment in references.items()}
     values = None if by is None else _field(by, references, reference, form)
@@ -156,7 +156,7 @@ def of_words(
     aligned = (words.align(ref, hyp)[1] for ref, hyp in shown)
     warnings = checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows))
     if len(shown) < len(unlike):
-        warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors, which are counted")
+        warnings.append(f"{len(unlike) - len(shown):,} texts are too long to list their errors; the errors are counted")
     if spaceless and own_unit == "words":
         warnings.append(checks.SPACELESS)
     elif spaceless and unit is None:
@@ -211,9 +211,9 @@ def _field(by: str, references: Mapping[str, TranscriptSegment], uri: str, form:
     known = {id_: str(value) for id_, value in values.items() if value is not None}
     if not known:
         raise DataError(
-            f"`{redact_uri(uri)}` names no {by}s" if by == "speaker" else f"`{redact_uri(uri)}` has no field `{by}`",
+            f"`{redact_uri(uri)}` has no {by}s" if by == "speaker" else f"`{redact_uri(uri)}` has no field `{by}`",
             code="field-missing",
-            why="Kaldi's text and plain lines have none, and other forms have " + ", ".join(FIELDS),
+            why="Kaldi's text and plain lines have none; other formats have " + ", ".join(FIELDS),
             fix=f"give references as JSONL with `{by}`, or leave out `--by {by}`",
         )
     return known
@@ -228,7 +228,7 @@ def rules(cfg: Config, language: str | None, normalizer: str | None) -> tuple[st
 def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, TranscriptSegment], dict[str, str]]:
     """Read references (as rows) and hypotheses (as texts), by id.
 
-    Words of a CTM go into the segments of an STM. DataError where an id comes twice in a file or none is in both.
+    Words of a CTM go into the segments of an STM. DataError if an id comes twice in a file or none is in both.
     """
     first, second = (transcripts.read(uri, form) for uri in (reference, hypothesis))
     forms = [form or transcripts.form_of(uri) for uri in (reference, hypothesis)]
@@ -240,7 +240,7 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, T
         raise DataError(
             "a CTM has words but no utterances",
             code="field-missing",
-            why="only the segments of an STM tell",
+            why="the utterances come from the segments of an STM",
             fix="give references as STM",
         )
     references, texts = by_id(first, reference), {id_: row.text for id_, row in by_id(second, hypothesis).items()}
@@ -249,7 +249,7 @@ def both(reference: str, hypothesis: str, form: str | None) -> tuple[dict[str, T
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no id in common",
             code="no-common-ids",
             why=f"{len(references):,} and {len(texts):,} were read, such as {first_ids(references, texts)}",
-            fix="check that they belong together; lines without ids are `--form text`",
+            fix="check that they belong together; for lines without ids use `--form text`",
         )
     return references, texts
 
@@ -260,10 +260,10 @@ def by_id(rows: Sequence[TranscriptSegment], uri: str) -> dict[str, TranscriptSe
     for row in rows:
         if rows_by_id.setdefault(row.id, row) is not row:
             raise DataError(
-                f"`{redact_uri(uri)}` says `{row.id}` twice",
+                f"`{redact_uri(uri)}` has the id `{row.id}` twice",
                 code="id-twice",
-                why="an id has one line",
-                fix="remove one of them; lines without ids are `--form text`",
+                why="each id must have one line",
+                fix="remove one of them; for lines without ids use `--form text`",
             )
     return rows_by_id
 
@@ -274,5 +274,5 @@ def first_ids(first: Mapping[str, object], second: Mapping[str, object]) -> str:
 
 
 def duration_ms(segment: TranscriptSegment) -> int | None:
-    """Duration of an utterance in ms; None where its file has no times."""
+    """Duration of an utterance in ms; None if its file has no times."""
     return None if segment.start_ms is None or segment.end_ms is None else segment.end_ms - segment.start_ms

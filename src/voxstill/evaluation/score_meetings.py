@@ -30,7 +30,7 @@ class SessionScores:
     session: str
     counts: ErrorCounts
     counts_in_time: ErrorCounts | None
-    """None where not every row has its times."""
+    """None if not every row has its times."""
     num_speakers: tuple[int, int]
     """Of the reference and of the hypothesis."""
     mapping: Mapping[str, str]
@@ -43,7 +43,7 @@ class MeetingScores(Figures):
 
     counts: ErrorCounts
     counts_in_time: ErrorCounts | None
-    """None where not every row has its times."""
+    """None if not every row has its times."""
     collar_s: float
     sessions: Sequence[SessionScores]
     warnings: Sequence[str]
@@ -92,23 +92,25 @@ def of_meetings(
 ) -> MeetingScores:
     """Compute cpWER over all sessions of the reference, and tcpWER where both files have times.
 
-    DataError where a row names no session or speaker, or where the files share no session; ConfigError where the
+    DataError if a row names no session or speaker, or where the files share no session; ConfigError if the
     collar is no time.
     """
-    name, alike = rules(cfg, language, normalizer)
-    references, hypotheses = (by_session(transcripts.read(uri, form), uri, alike) for uri in (reference, hypothesis))
+    name, normalize = rules(cfg, language, normalizer)
+    references, hypotheses = (
+        by_session(transcripts.read(uri, form), uri, normalize) for uri in (reference, hypothesis)
+    )
     if not references.keys() & hypotheses.keys():
         raise DataError(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no session in common",
             code="no-common-ids",
             why=f"{len(references):,} and {len(hypotheses):,} were read, such as {first_ids(references, hypotheses)}",
-            fix="give sessions the same names in both",
+            fix="use the same session names in both",
         )
     return of_sessions(references, hypotheses, figures.stamp(name, words.versions()), collar_s)
 
 
 def of_sessions(references: Sessions, hypotheses: Sessions, stamp: Stamp, collar_s: float = 5.0) -> MeetingScores:
-    """Compute the word errors of the sessions of the reference; ConfigError where the collar is no time."""
+    """Compute the word errors of the sessions of the reference; ConfigError if the collar is no time."""
     collar_s = not_negative("collar_s", collar_s)
     shared = [references, {key: rows for key, rows in hypotheses.items() if key in references}]
     timed = all(duration_ms(row) is not None for side in shared for rows in side.values() for row in rows)
@@ -128,12 +130,12 @@ def of_sessions(references: Sessions, hypotheses: Sessions, stamp: Stamp, collar
                 mapping=errors.mapping,
             )
         )
-    warnings = [] if timed else ["not every row has its times, so that there is no tcpWER"]
+    warnings = [] if timed else ["some rows have no times, so tcpWER is not computed"]
     missed, added = sorted(references.keys() - hypotheses.keys()), sorted(hypotheses.keys() - references.keys())
-    warnings += [f"{session}: the hypothesis has nothing of this session" for session in missed]
-    warnings += [f"{session}: the reference has no such session: left out" for session in added]
+    warnings += [f"{session}: the session is missing in the hypothesis" for session in missed]
+    warnings += [f"{session}: the session is missing in the reference: left out" for session in added]
     warnings += [
-        f"{row.session}: {row.num_speakers[1]} speakers were heard where {row.num_speakers[0]} spoke"
+        f"{row.session}: {row.num_speakers[1]} speakers in the hypothesis, {row.num_speakers[0]} in the reference"
         for row in sessions
         if row.num_speakers[0] != row.num_speakers[1]
     ]
@@ -152,19 +154,19 @@ def _num_speakers(rows: Sequence[TranscriptSegment]) -> int:
 
 
 def by_session(
-    rows: Sequence[TranscriptSegment], uri: str, alike: Callable[[str], str]
+    rows: Sequence[TranscriptSegment], uri: str, normalize: Callable[[str], str]
 ) -> dict[str, list[TranscriptSegment]]:
-    """The segments of each session with normalized texts; DataError where one names no session or speaker."""
+    """The segments of each session with normalized texts; DataError if one names no session or speaker."""
     sessions: dict[str, list[TranscriptSegment]] = {}
     for row in rows:
         if row.session is None or row.speaker is None:
             raise DataError(
-                f"`{redact_uri(uri)}` does not name session and speaker of `{row.id}`",
+                f"`{redact_uri(uri)}` has no session or speaker for `{row.id}`",
                 code="field-missing",
-                why="words of meetings are judged by who said them",
+                why="words of meetings are scored per speaker",
                 fix="give STM, SegLST, or JSONL with `session` and `speaker`",
             )
-        sessions.setdefault(row.session, []).append(replace(row, text=alike(row.text)))
+        sessions.setdefault(row.session, []).append(replace(row, text=normalize(row.text)))
     return sessions
 
 

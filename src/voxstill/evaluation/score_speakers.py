@@ -98,8 +98,8 @@ def of_speakers(
 ) -> SpeakerScores:
     """Compute the diarization error rate (DER) of two RTTMs as md-eval does, over all recordings of the reference.
 
-    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError where they share no recording,
-    ConfigError where the collar is no time.
+    `audio`, a folder or a file, tells how long they are; it changes no rate. DataError if they share no recording,
+    ConfigError if the collar is no time.
     """
     collar_s = not_negative("collar_s", collar_s)
     references, hypotheses = _by_channel(rttm.read(reference)), _by_channel(rttm.read(hypothesis))
@@ -109,7 +109,7 @@ def of_speakers(
             f"`{redact_uri(reference)}` and `{redact_uri(hypothesis)}` have no recording in common",
             code="no-common-ids",
             why=f"{_channels(references)} and {_channels(hypotheses)} were read, with their channels",
-            fix="give recordings and channels the same names in both",
+            fix="use the same names of recordings and channels in both",
         )
     judged_in = _by_channel(rttm.read_uem(uem)) if uem else {}
     total, rows = speakers.SpeakerTime(), []
@@ -126,7 +126,7 @@ def of_speakers(
     for what, keys in (
         ("are not in the hypothesis, and all their speech is missed", references.keys() - hypotheses.keys()),
         ("of the hypothesis are not in the reference and were left out", hypotheses.keys() - references.keys()),
-        ("are not in the UEM and are judged from their first turn to their last", references.keys() - judged_in.keys()),
+        ("are not in the UEM and are scored from their first turn to their last", references.keys() - judged_in.keys()),
     ):
         if keys and (uem or "UEM" not in what):
             warnings.append(f"{len(keys)} recordings {what}: {_channels(keys)}")
@@ -166,11 +166,11 @@ def _lengths(cfg: Config, audio: str, sessions: Sequence[str]) -> tuple[dict[str
             uri = min(files[session])
             if len(files[session]) > 1:
                 number = len(files[session])
-                warnings.append(f"{session}: {number} files are called so, and `{redact_uri(uri)}` was taken")
+                warnings.append(f"{session}: {number} files have this name; `{redact_uri(uri)}` is used")
             try:
                 lengths_ms[session] = pcm.samples_to_ms(len(decoder.decode(read_uri(uri)).samples_T))
             except (DataError, StorageError) as error:
-                warnings.append(f"{session}: its audio does not tell how long it is: {error.what}")
+                warnings.append(f"{session}: the duration of its audio cannot be read: {error.what}")
     if missing := [session for session in sessions if session not in files]:
         warnings.append(f"{len(missing)} recordings have no audio in `{redact_uri(audio)}`: {_names(missing)}")
     return lengths_ms, warnings

@@ -45,7 +45,7 @@ def _recognition(figures: Mapping[str, Any]) -> list[str]:
     if "tuning" in figures:
         lines.append(f"tuning  {Tuning.from_dict(figures['tuning']).to_text()}")
     hourly = figures["words_per_hour_of_silence"]
-    return lines if hourly is None else [*lines, f"{hourly:,.0f} words in an hour of silence"]
+    return lines if hourly is None else [*lines, f"{hourly:,.0f} words per hour of silence"]
 
 
 def _classification(figures: Mapping[str, Any]) -> list[str]:
@@ -60,7 +60,7 @@ def _classification(figures: Mapping[str, Any]) -> list[str]:
         trials = f"{figures['trials']:,} trials"
         lines = [f"EER       {percent(figures['eer']):>9}  minDCF {figures['min_dcf']:.3f}, {trials}", *lines]
     if figures["unknown"]:
-        lines.append(f"{figures['unknown']:,} utterances are of classes that were never learnt")
+        lines.append(f"{figures['unknown']:,} utterances are of classes that were not in training")
     rows = {name: row["f1"] for name, row in figures["classes"].items() if row["f1"] is not None}
     worst = sorted(rows, key=lambda name: (rows[name], name))[:MOST_GROUPS]
     if worst:

@@ -54,8 +54,9 @@ def labels_all(judged: Sequence[Utterance]) -> bool:
     """Whether a teacher labels all of these utterances; a warning says where some are supervised."""
     if num := sum(bool(utterance.supervised) for utterance in judged):
         log.warning(
-            "evaluate: the teacher is not judged, as %d of %d utterances are of supervised sources, which it does not "
-            "label: `source.split: train` there leaves the others to judge on",
+            "evaluate: the teacher is not evaluated, as %d of %d utterances are of supervised sources, which it "
+            "does not label: "
+            "with `source.split: train` there, it is evaluated on the others",
             num,
             len(judged),
         )
@@ -63,7 +64,7 @@ def labels_all(judged: Sequence[Utterance]) -> bool:
 
 
 def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures | None:
-    """Return error rates of the labels that a teacher gave these utterances; None where it gave none.
+    """Return error rates of the labels that a teacher gave these utterances; None if it gave none.
 
     Nothing is labelled again, and the teacher need not be installed. One that reads the texts is not judged, and none
     is on a split with supervised utterances: no teacher has labelled these.
@@ -74,11 +75,11 @@ def evaluate_labels(cfg: Config, judged: Sequence[Utterance]) -> TeacherFigures 
         if registry.find(cfg.teacher.name).reads_texts:
             return None
     except ConfigError as error:
-        log.info("evaluate: %s: its labels are judged all the same", error.what)
+        log.info("evaluate: %s: its labels are evaluated anyway", error.what)
     try:
         figures = evaluate(cfg, judged)
     except DataError as error:
-        log.info("evaluate: the teacher is not judged: %s", error.what)
+        log.info("evaluate: the teacher is not evaluated: %s", error.what)
         return None
     return figures if figures.hypotheses else None
 
@@ -107,7 +108,7 @@ def sample(judged: Sequence[Utterance], num_utterances: int, seed: int) -> list[
 def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Utterance]) -> TeacherFigures:
     """Transcribe utterances with a teacher that has no grammar, in this process; return its error rates and speed.
 
-    TeacherError where it cannot be loaded.
+    TeacherError if it cannot be loaded.
     """
     name = f"{cfg.teacher.name}@{free.revision()}"
     free.load()

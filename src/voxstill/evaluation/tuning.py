@@ -39,16 +39,16 @@ class Tuning(Result):
     wer_after: float
     """On the dev split, with the tuned weights."""
     gain: Gain | None = None
-    """On the split that was judged; None where it holds no words."""
+    """On the split that was judged; None if it contains no words."""
 
     def to_text(self) -> str:
         """One line."""
-        found = (
+        text = (
             f"lm_weight {self.lm_weight:g} and word_bonus {self.word_bonus:g}, by {_WORDS[self.references]} of"
             f" {self.utterances:,} utterances of {self.split}: WER {self.wer_before:.1%} to {self.wer_after:.1%} there"
         )
         if self.gain is None:
-            return found
+            return text
         points, low, high = (100 * rate for rate in (self.gain.difference, *self.gain.interval))
         sure = f"(95 %: {low:+.2f} to {high:+.2f}), p = {self.gain.p:.2g}"
-        return f"{found}, {points:+.2f} points here {sure}"
+        return f"{text}, {points:+.2f} points here {sure}"

@@ -163,7 +163,7 @@ class Explorer:
         wanted = [column_of(name, columns) for name in dict.fromkeys(names)]
         form = request.query_params.get("format", "jsonl")
         if form not in ("jsonl", "csv") or not wanted:
-            raise RequestError(400, "the format is jsonl or csv, and a column is needed")
+            raise RequestError(400, "the format must be jsonl or csv, and at least one column is needed")
         rows = self._session.corpus.export(self._filter(request), wanted)
         lines = _json_lines(rows) if form == "jsonl" else _csv_lines(rows, [column.name for column in wanted])
         media_type = "application/x-ndjson" if form == "jsonl" else "text/csv"
@@ -172,16 +172,16 @@ class Explorer:
 
     async def _judge(self, request: Request) -> JSONResponse:
         if not self._session.facts.is_editable:
-            raise RequestError(403, "this explorer only reads: start it with `--edit` to judge")
+            raise RequestError(403, "this explorer is read-only: start it with `--edit` to judge")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            raise RequestError(415, "a judgement is JSON")
+            raise RequestError(415, "a judgement must be JSON")
         if request.headers.get("origin") is None:
-            raise RequestError(403, "a judgement comes from the page of this explorer")
+            raise RequestError(403, "a judgement must be sent by the page of this explorer")
         body = b""
         async for piece in request.stream():
             body += piece
             if len(body) > _MAX_BODY:
-                raise RequestError(413, f"a judgement has at most {_MAX_BODY:,} bytes")
+                raise RequestError(413, f"a judgement must have at most {_MAX_BODY:,} bytes")
         row, judgement, text = _judgement(body)
 
         def judged() -> Row:
@@ -199,7 +199,7 @@ class Explorer:
         self._session.refresh()
         number = request.path_params["row"]
         if not (number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS):
-            raise RequestError(404, "there is no such utterance")
+            raise RequestError(404, "the utterance does not exist")
         return self._session.row(int(number))
 
     def _column(self, request: Request) -> Column:
@@ -212,10 +212,10 @@ def _judgement(body: bytes) -> tuple[int, str, str | None]:
         row, judgement, text = tree["row"], tree["judgement"], tree.get("text")
         json.dumps(tree, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise RequestError(400, "a judgement has `row`, `judgement` and, where it is corrected, `text`") from None
+        raise RequestError(400, "a judgement must have `row`, `judgement` and, if it is `corrected`, `text`") from None
     is_row = isinstance(row, int) and not isinstance(row, bool) and 0 <= row < MAX_ROW
     if not is_row or not isinstance(judgement, str) or not (text is None or isinstance(text, str)):
-        raise RequestError(400, "a judgement has `row`, `judgement` and, where it is corrected, `text`")
+        raise RequestError(400, "a judgement must have `row`, `judgement` and, if it is `corrected`, `text`")
     return row, judgement, text
 
 
@@ -224,7 +224,7 @@ def _number(request: Request, name: str, default: int, most: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text)):
-        raise RequestError(400, f"`{name}` is no whole number above 0")
+        raise RequestError(400, f"`{name}` is not a whole number above 0")
     return min(int(text), most)
 
 
@@ -266,10 +266,10 @@ def _message(error: VoxstillError) -> str:
 
 async def _http_error(_: Request, error: HTTPException) -> JSONResponse:
     return RequestError(
-        error.status_code, "there is no such path" if error.status_code == 404 else error.detail
+        error.status_code, "the path does not exist" if error.status_code == 404 else error.detail
     ).response()
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     log.error("explore: %s has failed: %s", request.url.path, type(error).__name__)
-    return RequestError(500, "the explorer has failed; its log says why").response()
+    return RequestError(500, "the explorer has failed; see its log").response()

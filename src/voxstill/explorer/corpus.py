@@ -77,7 +77,7 @@ class Corpus:
     def _open(self, students: Sequence[StudentTexts]) -> None:
         self._fetch(f"ATTACH '{_literal(self._path)}' AS corpus (READ_ONLY)", ())
         if _identity(self._path) != self._identity:
-            raise JoinedFileLost.of(self._path, ValueError("another took its place while it was opened"))
+            raise JoinedFileLost.of(self._path, ValueError("it was replaced while it was opened"))
         joined.confine(self._connection)
         run(self._connection, "CREATE TABLE judgements (row BIGINT PRIMARY KEY, judgement VARCHAR, correction VARCHAR)")
         run(self._connection, "CREATE TABLE removed (row BIGINT PRIMARY KEY)")
@@ -143,7 +143,7 @@ class Corpus:
     def histogram(self, wanted: Filter, column: Column, bins: int) -> Histogram | None:
         """A histogram of a number over what the other conditions show; None where no value is known."""
         if column.kind != "number":
-            raise RequestError(400, f"`{column.name}` is no number")
+            raise RequestError(400, f"`{column.name}` is not a number")
         low, high = column.low, column.high
         if low is None or high is None:
             return None
@@ -172,7 +172,7 @@ class Corpus:
     def facet(self, wanted: Filter, column: Column, limit: int = 50) -> list[Row]:
         """The most frequent values of a category over what the other conditions show."""
         if column.kind not in ("category", "flag"):
-            raise RequestError(400, f"`{column.name}` is no category")
+            raise RequestError(400, f"`{column.name}` is not a category")
         others = wanted.without(column.name)
         clause = self._clause(others)
         query = (
@@ -283,15 +283,15 @@ class Corpus:
                 yield cursor
         except duckdb.InterruptException:
             waited_s = time.monotonic() - start_s
-            raise RequestError(503, f"the question took longer than {waited_s:.0f} s: ask for less") from None
+            raise RequestError(503, f"the query took longer than {waited_s:.0f} s: use a narrower filter") from None
         except duckdb.OutOfMemoryException:
-            raise RequestError(503, f"the question needs more than {MEMORY} of memory: ask for less") from None
+            raise RequestError(503, f"the query needs more than {MEMORY} of memory: use a narrower filter") from None
         except (duckdb.ConversionException, duckdb.OutOfRangeException):
             raise RequestError(400, "a value does not fit its column") from None
         except duckdb.Error as error:
             if str(self._spill) in str(error):
                 why = first_line(error)
-                raise RequestError(503, f"the question needs more than {MEMORY} of memory, and a file: {why}") from None
+                raise RequestError(503, f"the query needs more than {MEMORY} of memory, and a file: {why}") from None
             if not _is_damage(error):
                 raise
             if _identity(self._path) == self._identity:  # and no newer one of another explorer

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 
 from voxstill.core.errors import DataError, StorageError, VoxstillError, first_line, system_code
 
-_FIXES = {"disk-full": "make room on its disk", "no-permission": "see who may write its folder"}
+_FIXES = {"disk-full": "free some space on its disk", "no-permission": "check the permissions of its folder"}
 
 
 class JoinedFileLost(DataError):  # noqa: N818
@@ -21,7 +21,7 @@ class JoinedFileLost(DataError):  # noqa: N818
             f"the joined file `{path}` cannot be read",
             code="table-broken",
             why=first_line(error),
-            fix="start the explorer again, which builds it anew; where it says the same, remove the file",
+            fix="start the explorer again, which builds it again; if the error remains, remove the file",
         )
 
 
@@ -45,13 +45,13 @@ def build_failure(path: Path, error: Exception) -> VoxstillError:
             fix="end other programs, or raise the limit of processes: ulimit -u",
         )
     if isinstance(error, OSError | duckdb.IOException) or code in _FIXES:
-        fix = _FIXES.get(code, "see whether its disk is well")
+        fix = _FIXES.get(code, "check its disk")
         return StorageError(f"`{path}` cannot be written", code=code, why=why, fix=fix)
     return DataError(
         f"the tables cannot be joined into `{path}`",
         code="table-broken",
         why=why,
-        fix="run: voxstill verify WORK, which names a table that is broken",
+        fix="run: voxstill verify WORK, which reports broken tables",
     )
 
 

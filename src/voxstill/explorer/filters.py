@@ -75,11 +75,11 @@ class Filter:
         """The columns that it asks for."""
         return tuple(condition.column for condition in self.conditions)
 
-    def clause(self, found: Clause | None = None) -> Clause:
+    def clause(self, search: Clause | None = None) -> Clause:
         """All of it in SQL; `found` is the condition of the text, which the corpus makes."""
         clauses = [condition.clause() for condition in self.conditions]
-        if found is not None:
-            clauses.append(found)
+        if search is not None:
+            clauses.append(search)
         return Clause(
             sql=" AND ".join(f"({clause.sql})" for clause in clauses) or "true",
             values=tuple(value for clause in clauses for value in clause.values),
@@ -128,9 +128,9 @@ def parse_filter(text: str | None, columns: Mapping[str, Column]) -> Filter:
     wanted = tree.get("text", "")
     where = tree.get("where", [])
     if not isinstance(wanted, str) or len(wanted) > MAX_TEXT:
-        raise RequestError(400, f"`text` is no text of at most {MAX_TEXT} characters")
+        raise RequestError(400, f"`text` is not a text of at most {MAX_TEXT} characters")
     if not isinstance(where, list) or len(where) > MAX_CONDITIONS:
-        raise RequestError(400, f"`where` is no list of at most {MAX_CONDITIONS} conditions")
+        raise RequestError(400, f"`where` is not a list of at most {MAX_CONDITIONS} conditions")
     return Filter(
         text=" ".join(wanted.splitlines()).strip(), conditions=tuple(_condition(one, columns) for one in where)
     )
@@ -146,9 +146,9 @@ def parse_order(name: str | None, after: str | None, columns: Mapping[str, Colum
     try:
         value, row = _json(after)
     except (ValueError, TypeError):
-        raise RequestError(400, "`after` is no pair of a value and a row") from None
+        raise RequestError(400, "`after` is not a pair of a value and a row") from None
     if isinstance(row, bool) or not isinstance(row, int) or abs(row) >= MAX_ROW or not _fits(column, value):
-        raise RequestError(400, "`after` is no pair of a value and a row")
+        raise RequestError(400, "`after` is not a pair of a value and a row")
     return Order(column=column, descending=descending, after=(value, row))
 
 
@@ -160,18 +160,18 @@ def column_of(name: object, columns: Mapping[str, Column]) -> Column:
     """The column of a name; RequestError where there is none."""
     column = columns.get(name) if isinstance(name, str) else None
     if column is None:
-        raise RequestError(400, "there is no such column")
+        raise RequestError(400, "the column does not exist")
     return column
 
 
 def _condition(tree: object, columns: Mapping[str, Column]) -> Condition:
     if not isinstance(tree, dict):
-        raise RequestError(400, "a condition is no object")
+        raise RequestError(400, "a condition must be an object")
     column = column_of(tree.get("column"), columns)
     if "in" in tree:
         values = tree["in"]
         if not isinstance(values, list) or len(values) > MAX_VALUES or not all(_fits(column, one) for one in values):
-            raise RequestError(400, f"`in` of `{column.name}` is no list of at most {MAX_VALUES} of its values")
+            raise RequestError(400, f"`in` of `{column.name}` is not a list of at most {MAX_VALUES} of its values")
         return Condition(column=column, values=tuple(values))
     ends = [tree.get(name) for name in ("min", "max")]
     if column.kind != "number" or not all(_fits(column, end) for end in ends):
@@ -196,9 +196,9 @@ def _object(text: str) -> Mapping[str, Any]:
     try:
         tree = _json(text)
     except ValueError:
-        raise RequestError(400, "the filter is no JSON") from None
+        raise RequestError(400, "the filter is not JSON") from None
     if not isinstance(tree, dict):
-        raise RequestError(400, "the filter is no object")
+        raise RequestError(400, "the filter is not an object")
     return tree
 
 

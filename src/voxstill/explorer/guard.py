@@ -60,7 +60,7 @@ class Guard:
                 await response(scope, receive, guarded_send)
                 return
             if not self._is_token(self._token_in_headers(Headers(scope=scope))):
-                raise RequestError(401, "open the address that `voxstill explore` has printed: it has the token")
+                raise RequestError(401, "open the address that `voxstill explore` printed: it contains the token")
         except RequestError as error:
             await error.response()(scope, receive, guarded_send)
             return
@@ -72,9 +72,9 @@ class Guard:
             raise RequestError(403, "this host is not served")
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host}":
-            raise RequestError(403, "a page of another server may not ask")
+            raise RequestError(403, "requests from pages of other servers are refused")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            raise RequestError(403, "a page of another server may not ask")
+            raise RequestError(403, "requests from pages of other servers are refused")
 
     def _token_in_query(self, scope: Scope) -> str:
         values = parse_qs(scope["query_string"].decode("ascii", "replace")).get("token", [])

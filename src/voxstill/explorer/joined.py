@@ -189,12 +189,12 @@ def _content(file: duckdb.DuckDBPyConnection) -> tuple[State, About]:
     """What a file says of itself; ValueError where that is not what `_finish` writes, or the file has more than its
     tables: a macro in it would stand for a function of the database."""
     if strangers := run(file, _STRANGERS):
-        raise ValueError(f"it has `{strangers[0][0]}`, which is not of the explorer")
+        raise ValueError(f"it has `{strangers[0][0]}`, which the explorer did not make")
     values = dict(run(file, "SELECT name, value FROM about"))
     try:
         return State.from_json(values["state"]), About.from_json(values["about"])
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"it does not say what it was built from ({error!r})") from None
+        raise ValueError(f"it does not record what it was built from ({error!r})") from None
 
 
 @contextlib.contextmanager
@@ -271,7 +271,7 @@ def _state_in(path: Path) -> State | None:
     try:
         return _read(path)[0]
     except JoinedFileLost as error:
-        log.warning("explore: `%s` is built anew: it cannot be read (%s)", path, error.why)
+        log.warning("explore: `%s` is built again: it cannot be read (%s)", path, error.why)
         return None
 
 
@@ -290,7 +290,7 @@ def _grown(work: Store, sources: Sources, path: Path, draft: Path, before: State
                 return False
             _finish(file, sources, now)
     except (duckdb.Error, ValueError, FileNotFoundError) as error:
-        log.warning("explore: `%s` is built anew (%s)", path, first_line(error))
+        log.warning("explore: `%s` is built again (%s)", path, first_line(error))
         return False
     log.info("explore: %d parts were added to `%s`", sum(map(len, added.values())), path)
     return True

@@ -16,7 +16,7 @@ _DRAIN_S = 3
 
 def listening(port: int) -> socket.socket:
     """Open a socket on loopback; the system chooses the port for 0. ConfigError where it is taken."""
-    return asgi.listening(HOST, port, fix="take another --port, or leave it out")
+    return asgi.listening(HOST, port, fix="use another --port, or leave it out")
 
 
 def run(session: Session, listener: socket.socket, ready: Callable[[str], None]) -> None:

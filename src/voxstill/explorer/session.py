@@ -84,7 +84,7 @@ class Session:
         """All that is known of a row; RequestError where it is not there, or was removed."""
         row = self.corpus.rows([number]).get(number) if number < MAX_ROW else None
         if row is None:
-            raise RequestError(404, "there is no such utterance")
+            raise RequestError(404, "the utterance does not exist")
         return row
 
     def texts(self, row: Row) -> list[dict[str, object]]:
@@ -116,10 +116,11 @@ class Session:
         row = self.row(number)
         label = row.get(self.facts.main) if self.facts.main is not None else None
         if judgement not in get_args(Judgement):
-            raise RequestError(400, f"a judgement is one of {', '.join(get_args(Judgement))}")
+            raise RequestError(400, f"a judgement must be one of {', '.join(get_args(Judgement))}")
         if (judgement == "corrected") != (text is not None) or len(text or "") > MAX_CORRECTION:
             raise RequestError(
-                400, f"`corrected` has a text of at most {MAX_CORRECTION:,} characters, and no other has"
+                400,
+                f"`corrected` needs a text of at most {MAX_CORRECTION:,} characters, and no other judgement has one",
             )
         if judgement in ("right", "wrong") and label is None:
             raise RequestError(400, "there is no label to judge")

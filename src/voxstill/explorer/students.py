@@ -32,12 +32,12 @@ class StudentTexts:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Its columns: text, errors, words of the human text, and errors to a word."""
+        """Its columns: text, errors, words of the human text, and errors per word."""
         return (
             Column(name=self.prefix, title=self.name, kind="text", place="students"),
             self._number("errors", "errors", max((row.errors for row in self.rows.values()), default=0)),
             self._number("words", "words of the human text", max((row.words for row in self.rows.values()), default=0)),
-            self._number("wer", "errors to a word", 1),
+            self._number("wer", "errors per word", 1),
         )
 
     @property

@@ -35,7 +35,7 @@ class Origin:
     licence: str | None = None
     teacher: str | None = None
     checkpoint: str | None = None
-    """What the student began with."""
+    """What the student started with."""
     hours: float | None = None
     utterances: int | None = None
     steps: int | None = None
@@ -129,7 +129,7 @@ def _making(origin: Origin) -> str:
         f"- languages: {', '.join(origin.languages)}" if origin.languages else "- languages: not recorded",
         f"- licence: {origin.licence}"
         if origin.licence
-        else "- licence: not recorded; look at those of the data, of the teacher and of the checkpoint",
+        else "- licence: not recorded; check those of the data, of the teacher and of the checkpoint",
     ]
     return "\n".join(filter(None, known))
 
@@ -144,7 +144,7 @@ def _use(model: ExportedModel) -> str:
         parts.append(f'onnx-asr:\n\n```python\nmodel = onnx_asr.load_model("{name}", "FOLDER")\n```')
     elif model.input == "log_mels":
         parts.append(
-            "onnx-asr normalises each mel band over the utterance, always; this student hears log-mels as they are, so"
+            "onnx-asr always normalises each mel band over the utterance; this student takes log-mels without it, so"
             " onnx-asr refuses the folder."
         )
     if model.input == "log_mels" and not model.chunks_ms:
@@ -162,11 +162,11 @@ def _before_sherpa(model: ExportedModel) -> str:
         return ""
     if model.chunks_ms:
         return (
-            "\n\nPut 165 ms of a quiet room in front of the audio and some behind it: its first window begins before"
+            "\n\nPut 165 ms of room noise before the audio and some after it: its first window begins before"
             " the audio, and it leaves the last one that is not full."
         )
     return (
-        "\n\nPut 5 ms of silence in front of the audio: its frames begin with the audio, those of the student are"
+        "\n\nPut 5 ms of silence before the audio: its frames begin with the audio, those of the student are"
         " centred, and without it more words differ."
     )
 
@@ -193,7 +193,7 @@ def _checked(gate: Gate) -> str:
     if gate.equal_sherpa is not None:
         lines.append(
             f"- sherpa-onnx writes the same text: {gate.equal_sherpa:,} of {gate.utterances_sherpa:,}; its features"
-            " differ a little, so a word in doubt may be another"
+            " differ slightly, so an uncertain word may differ"
         )
     return "\n".join(lines)
 
@@ -205,10 +205,10 @@ def _tags(model: ExportedModel) -> Sequence[str]:
 
 def _limits_of_training(origin: Origin) -> list[str]:
     return [
-        "- It has learnt from pseudo-labels, and repeats what its teacher was wrong about."
+        "- It was trained on pseudo-labels, and repeats errors of its teacher."
         if origin.teacher
-        else "- It writes what its training texts were like.",
-        "- It knows speech like that of its training data: measure it on yours before you rely on it.",
+        else "- Its output has the style of its training texts.",
+        "- It works best on speech like that of its training data: evaluate it on your own before you rely on it.",
     ]
 
 
@@ -216,7 +216,7 @@ def _limits(origin: Origin, model: ExportedModel) -> str:
     lines = [
         *_limits_of_training(origin),
         "- It takes mono audio at 16 kHz. Long recordings are cut at pauses first, as `voxstill transcribe` does.",
-        "- Digital silence put before or behind the speech makes it worse.",
+        "- Digital silence before or after the speech makes it worse.",
     ]
     if model.normalization == "level":
         lines.append(

@@ -56,7 +56,7 @@ def remove_int8(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, student: Student, model: str, weights: str, gate: Mapping[str, Any]) -> ExportedModel:
-    """Write `export.json` with the checksums of all other files; without it the folder is no exported student."""
+    """Write `export.json` with the checksums of all other files; without it the folder is not an exported student."""
     is_special = [i for i, piece in enumerate(student.vocabulary.pieces) if not piece]
     order = list(range(len(student.vocabulary.pieces)))
     if student.takes_samples:

@@ -46,19 +46,19 @@ class Gate(Result):
     """95 % paired bootstrap interval of what int8 costs: its word error rate minus that of fp32."""
     equal_int8: int | None = None
     equal_sherpa: int | None = None
-    """Utterances with the same text in sherpa-onnx, of `utterances_sherpa`; None where it is not installed."""
+    """Utterances with the same text in sherpa-onnx, of `utterances_sherpa`; None if it is not installed."""
     utterances_sherpa: int | None = None
     texts: Sequence[str] = field(default=(), compare=False, metadata=NOT_IN_JSON)
 
     @property
     def int8_cost(self) -> str | None:
-        """What int8 costs, in words; None where it was not compared."""
+        """What int8 costs, in words; None if it was not compared."""
         if self.wer_int8 is None or self.interval is None:
             return None
         low, high = (100 * value for value in self.interval)
         rate = f"WER {self.wer_int8:.2%}"
         if self.wer is None:
-            rate = f"{self.wer_int8:.2%} of the words are others than in fp32"
+            rate = f"{self.wer_int8:.2%} of the words differ from fp32"
         return f"{rate}, a difference of {low:+.2f} to {high:+.2f} points (95 %)"
 
     @property
@@ -74,7 +74,7 @@ def parity(
     pieces: tuple[Sequence[str], Sequence[str]],
     cfg: Config,
 ) -> Gate:
-    """Compare the tokens of an exported student with those of torch; DataError where an utterance has others.
+    """Compare the tokens of an exported student with those of torch; DataError if an utterance has others.
 
     `pieces` are those of the student and those of its export, whose ids may be others.
     """
@@ -87,7 +87,7 @@ def parity(
     if unequal:
         id_, one, other = unequal[0]
         raise DataError(
-            "the exported student writes other tokens than the one in torch, so it is not kept",
+            "the exported student outputs other tokens than the one in torch, so it is not kept",
             code="export-differs",
             why=f"on {audio.name}: {len(unequal):,} of {len(ours):,} utterances, first `{id_}`: `{one}` in torch,"
             f" `{other}` on onnxruntime",

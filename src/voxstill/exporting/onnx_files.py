@@ -36,7 +36,7 @@ class Graph:
 
 
 def check_installed() -> None:
-    """ConfigError where `onnx`, which writes the files, is not installed."""
+    """ConfigError if `onnx`, which writes the files, is not installed."""
     try:
         import onnx  # noqa: F401
     except ImportError:

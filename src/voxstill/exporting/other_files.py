@@ -24,7 +24,7 @@ Array = NDArray[np.float32]
 
 
 def check(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> None:
-    """Run each file on some utterances; DataError where one computes something else."""
+    """Run each file on some utterances; DataError if one computes something else."""
     for name, base in _SAMPLES.items():
         if name in model.files:
             for ours, theirs in _from_samples(folder, model, name, base, samples):
@@ -63,7 +63,7 @@ def _joints(folder: Path, model: ExportedModel) -> Iterator[tuple[Array, Array]]
 def _compare(name: str, ours: Array, theirs: Array, limit: float) -> None:
     if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=limit * float(np.abs(ours).max())):
         raise DataError(
-            f"the exported `{name}` computes something else than the files that were compared with torch",
+            f"the exported `{name}` does not compute the same as the files that were compared with torch",
             code="export-differs",
             why=f"its outputs differ by more than {limit:g} of the largest",
             fix="report it with the versions of torch, onnx and onnxruntime; the student in torch can be used",

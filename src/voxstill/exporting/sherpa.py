@@ -40,7 +40,7 @@ def arguments(folder: Path, model: ExportedModel) -> dict[str, str]:
 
 
 def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -> list[str]:
-    """The texts of utterances; DataError where sherpa-onnx does not take the folder."""
+    """The texts of utterances; DataError if sherpa-onnx does not take the folder."""
     lead, tail = (HOP // 2 if model.input == "log_mels" else 0), 0
     if model.chunks_ms:  # its first window begins before the audio, and it leaves the last one that is not full
         lead, tail = lead + HOP * chunks.LEAD, HOP * (2 * chunks.window_frames(model.chunks_ms[0]))
@@ -57,9 +57,9 @@ def transcribe(folder: Path, model: ExportedModel, samples: Sequence[Samples]) -
     if process.returncode:
         lines = process.stderr.strip().splitlines()
         raise DataError(
-            "sherpa-onnx does not take the exported folder",
+            "sherpa-onnx cannot run the exported folder",
             code="export-differs",
-            why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'it says nothing'}",
+            why=f"its process ended with {process.returncode}: {lines[-1] if lines else 'without a message'}",
             fix="report it with the version of sherpa-onnx",
         )
     texts: list[str] = json.loads(process.stdout.splitlines()[-1])

@@ -34,7 +34,7 @@ class Student:
     vocabulary: CheckpointVocabulary
     kind: Kind
     chunks_ms: Sequence[int] = ()
-    """What a streaming student is to hear at once; empty for other students."""
+    """Chunk sizes of a streaming student; empty for other students."""
 
     @property
     def takes_samples(self) -> bool:
@@ -43,7 +43,7 @@ class Student:
 
     @property
     def normalization(self) -> Normalization | None:
-        """How its log-mels are normalised; None where it takes a waveform."""
+        """How its log-mels are normalised; None if it takes a waveform."""
         return self.frontend.log_mel.normalization if isinstance(self.frontend, LogMelFrontend) else None
 
     @property
@@ -68,7 +68,7 @@ class Student:
 def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
     """Load the student of a model folder; a streaming one is exported for `chunks_ms`, by default for 560 ms.
 
-    ConfigError where its kind cannot be exported, or where it does not stream, DataError where there is none.
+    ConfigError if its kind cannot be exported, or where it does not stream, DataError if there is none.
     """
     model = checkpoints.load(folder).eval()
     kind = students.student_kind(model)
@@ -83,10 +83,10 @@ def load(folder: Path, chunks_ms: Sequence[int] = ()) -> Student:
         chunks_ms = chunks_ms or (DEFAULT_CHUNK_MS,)
     elif chunks_ms:
         raise ConfigError(
-            f"`{folder}` is no streaming student",
+            f"`{folder}` is not a streaming student",
             code="wrong-model",
-            why=f"it is a `{model.config.model_type}`, which hears an utterance as a whole",
-            fix="leave `--streaming` out, or train one with `student.streaming`",
+            why=f"it is a `{model.config.model_type}`, which processes whole utterances",
+            fix="leave `--streaming` out, or train a student with `student.streaming`",
         )
     blank_id, durations = students.blank_id(model), students.durations(model)
     if durations != tuple(range(len(durations))):

@@ -1,7 +1,7 @@
-"""Measure each label once: filtering anew reads columns of numbers and no text.
+"""Measure each label once: filtering again reads columns of numbers and no text.
 
 `measure` is pure. Around it, the unit of work is a few parts of the table of utterances with their labels: a worker
-writes one part of scores for them, under a name that their content gives. So a step that was ended goes on where it
+writes one part of scores for them, under a name that their content gives. So a step that was ended resumes where it
 was, and what an earlier table holds of the same labels is read there (`filtering/reuse.py`).
 """
 
@@ -69,8 +69,8 @@ PHRASES = (
     "시청해주셔서 감사합니다",
     "altyazı m.k.",
 )
-"""What Whisper says where nothing is said: credits and farewells of the subtitles that it was trained on, from reports
-of its users (github.com/openai/whisper/discussions/679 and 928). Phrases that people often say alone, such as "thank
+"""What Whisper hallucinates in silence: credits and farewells of the subtitles that it was trained on, from reports
+of its users (github.com/openai/whisper/discussions/679 and 928). Phrases that are often spoken alone, such as "thank
 you", are not among them."""
 
 _UTTERANCE_COLUMNS = ("id", "recording_id", "uri", "start_ms", "end_ms", "split", "language", "text", "supervised")
@@ -103,11 +103,11 @@ Row = TypeVar("Row", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What was measured of a label: the rules of the filter look at nothing else, and see no human text.
+    """What was measured of a label: the rules of the filter use nothing else, and no human text.
 
     Characters and words are those of the text with case folded and signs dropped; where a script has no spaces a word
-    is a character. `errors` and `reference_words` count the label against a human text, None where there is none.
-    `disagreement` is the share of words that a second teacher heard otherwise, None where it has nothing to say;
+    is a character. `errors` and `reference_words` count the label against a human text, None if there is none.
+    `disagreement` is the share of words that a second teacher heard otherwise, None if it has nothing to say;
     `alignment` is the `logprob` of the label's `Alignment`.
     """
 
@@ -265,7 +265,7 @@ class ScoreWriter(StageWork):
     def __call__(self, jobs: Sequence[MeasureJob], payload: object) -> list[int | DataError]:
         """Measure the labels of each job.
 
-        Returns the milliseconds of audio measured, or what is wrong with the tables, which no other worker mends.
+        Returns the milliseconds of audio measured, or what is wrong with the tables, which no other worker repairs.
         """
         return [self._write(job) for job in jobs]
 
@@ -290,7 +290,7 @@ class ScoreWriter(StageWork):
         return tables.table([ScoreRow(score, part.identity) for score in self._scores(part)], ScoreRow)
 
     def _read_scored(self, key: str) -> pa.Table | None:
-        """A part of scores; None where it is damaged, or was deleted meanwhile."""
+        """A part of scores; None if it is damaged, or was deleted meanwhile."""
         with contextlib.suppress(DataError, StorageError):
             return tables.to_arrow(self.work.read(key), ScoreRow, self.work.uri(key))
         return None
@@ -332,10 +332,10 @@ class ScoreWriter(StageWork):
 def set_aside(job: MeasureJob, reason: str) -> int:
     """Stop the step for a job that could not be measured: without it the corpus would be silently smaller."""
     raise StorageError(
-        f"the labels of `{job.parts[0].part.utterances}` and what is beside it cannot be measured",
+        f"the labels of `{job.parts[0].part.utterances}` or the files read with them cannot be measured",
         code="part-failed",
         why=reason,
-        fix="check the storage and run `voxstill filter` again; it goes on where it stopped",
+        fix="check the storage and run `voxstill filter` again; it resumes where it stopped",
     )
 
 
@@ -343,7 +343,7 @@ def set_aside(job: MeasureJob, reason: str) -> int:
 
 
 def _logprob(logprob: float | None) -> float | None:
-    """A log-probability; None where it is unknown, or no such thing."""
+    """A log-probability; None if it is unknown, or no such thing."""
     return logprob if logprob is not None and is_logprob(logprob) else None
 
 

@@ -49,8 +49,8 @@ def scored(work: Store, figures: ScoreFigures) -> Mapping[str, str]:
     """
     recipes = (recipe for recipe in workdir.finished_recipes(work, "scores") if recipe != figures.recipe)
     others = [workdir.named(work, ScoreFigures, recipe) for recipe in recipes]
-    alike = [other for other in others if _line(other) == _line(figures)]
-    largest = max(alike, key=lambda other: (other.num_labels, other.recipe), default=figures)
+    matching = [other for other in others if _line(other) == _line(figures)]
+    largest = max(matching, key=lambda other: (other.num_labels, other.recipe), default=figures)
     keys = [key for recipe in dict.fromkeys((largest.recipe, figures.recipe)) for key in _parts(work, recipe)]
     with ThreadPoolExecutor(tables.READERS) as pool:
         identities = pool.map(lambda key: _identities(work, key), keys)

@@ -114,15 +114,13 @@ def _low_confidence(columns: Columns, cfg: Filter) -> Fires:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("failed", _failed, "the teacher gave up, or ran into its limit"),
-    Rule("empty", _empty, "no letter or digit: nothing to learn from"),
-    Rule("hallucination", _hallucination, "a phrase that teachers make up where nothing is said"),
-    Rule("wrong_language", _wrong_language, "the teacher heard another language than the one that is spoken"),
-    threshold("too_slow", chars_per_s, "min_chars_per_s", "too few characters a second: words are missing"),
-    threshold("too_fast", chars_per_s, "max_chars_per_s", "too many characters a second: nobody said all that"),
-    threshold(
-        "repeated", column("repeats"), "max_repeats", "one phrase many times in a row: the teacher ran in a loop"
-    ),
+    Rule("failed", _failed, "the teacher failed, or reached its limit of tokens"),
+    Rule("empty", _empty, "no letter or digit: nothing to learn"),
+    Rule("hallucination", _hallucination, "a phrase that teachers hallucinate in silence"),
+    Rule("wrong_language", _wrong_language, "the teacher detected another language than the one that is spoken"),
+    threshold("too_slow", chars_per_s, "min_chars_per_s", "too few characters per second: words are missing"),
+    threshold("too_fast", chars_per_s, "max_chars_per_s", "too many characters per second: nobody speaks that fast"),
+    threshold("repeated", column("repeats"), "max_repeats", "one phrase many times in a row: a loop of the teacher"),
     Rule(
         "high_compression",
         _high_compression,
@@ -134,22 +132,22 @@ RULES: tuple[Rule, ...] = (
         "long_word",
         column("longest_word"),
         "max_word_characters",
-        "a word longer than words are: the teacher ran in a loop",
+        "a word that is too long: a loop of the teacher",
     ),
     Rule("too_many_words", _too_many_words, "more words than frames of the student: CTC has no path"),
     threshold(
         "disagreement",
         column("disagreement"),
         "max_disagreement",
-        "a second teacher heard something else: one of them is wrong",
+        "a second teacher disagrees: one of them is wrong",
     ),
     threshold(
         "badly_aligned",
         column("alignment"),
         "min_alignment",
-        "the words do not fit the audio, as the aligner hears it",
+        "the words do not fit the audio in forced alignment",
     ),
-    Rule("low_confidence", _low_confidence, "the teacher was not sure: wrong more often than the rest"),
+    Rule("low_confidence", _low_confidence, "low confidence of the teacher: wrong more often than the rest"),
 )
 """Every rule in the order asked."""
 NAMES = tuple(rule.name for rule in RULES)
@@ -188,7 +186,7 @@ def judge(scores: pa.Table, cfg: Filter, confidences: Confidences | None = None)
 def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[Any]]:
     """What the rules look at, of an Arrow table of scores.
 
-    No threshold drops what is not known, which is null. A NaN is no measure: a label with one counts as unfinished.
+    No threshold drops what is not known, which is null. A NaN is not a measure: a label with one counts as unfinished.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

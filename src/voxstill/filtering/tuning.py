@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WRONG = 0.5
-"""Labels with as many errors to a word do harm: a threshold is tightened for as long as what it drops is that wrong."""
+"""Labels with as many errors per word do harm: a threshold is tightened for as long as what it drops is that wrong."""
 HALF = 0.5
 """A share is proposed that keeps labels with so many of the errors of all."""
 FEWEST = 10
@@ -32,7 +32,7 @@ _BAR = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect(Result):
-    """How much is kept and dropped, and how wrong both are; a rate is None where nothing is left."""
+    """How much is kept and dropped, and how wrong both are; a rate is None if nothing is left."""
 
     kept: float
     """Of all labels."""
@@ -108,7 +108,7 @@ class TuneResult(Result):
 def tune_thresholds(scores: pa.Table, cfg: Filter, confidences: Confidences) -> TuneResult:
     """Try thresholds on an Arrow table of scores with human texts: each rule alone, all together, the proposal; pure.
 
-    `confidences` are those of all labels that the filter judges. A share or rate is None where nothing is left.
+    `confidences` are those of all labels that the filter judges. A share or rate is None if nothing is left.
     """
     columns = columns_of(scores, confidences)
     trial = Filter(frame_ms=cfg.frame_ms)  # whose options let pass what they can
@@ -236,11 +236,11 @@ def picture(tuned: TuneResult) -> str:
             lines.append(f"{point.value:<20}{bar} {_percent(point.effect.wer)}")
     lines.append("")
     if not tuned.proposed:
-        return "\n".join([*lines, "nothing is proposed: no threshold drops labels that are bad enough"])
+        return "\n".join([*lines, "nothing is proposed: no threshold drops labels with a high enough WER"])
     effect = tuned.as_proposed
     lines.append(f"proposed, keeping {_percent(effect.kept)} with a WER of {_percent(effect.wer)}:")
     lines += [f"  --set {name}={value}" for name, value in tuned.proposed.items()]
-    return "\n".join([*lines, "These labels chose it: on others it will do a little worse."])
+    return "\n".join([*lines, "They were chosen on these labels: on others they will do slightly worse."])
 
 
 def _percent(rate: float | None) -> str:

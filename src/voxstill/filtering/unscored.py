@@ -18,7 +18,7 @@ from voxstill.storage.store import Store
 
 
 def identity(work: Store, source: IndexFigures, labels: LabelFigures, scores: ScoreFigures | None) -> str | None:
-    """A hash of the labelled utterances that finished scores lack; None where they lack none."""
+    """A hash of the labelled utterances that finished scores lack; None if they lack none."""
     utterances = workdir.prefix("utterances", source.recipe)
     now = tables.parts_hash(work, utterances)
     if scores is None or scores.listing in (None, now) or not labels.finished:

@@ -25,7 +25,7 @@ SPLITS = ("train", "dev")
 ROWS = 65_536
 """Of a part of verdicts."""
 Judged = tuple[bool | None, str | None]
-"""Whether a label was kept and why not; None where it was not judged, as those of the test split are not."""
+"""Whether a label was kept and why not; None if it was not judged, as those of the test split are not."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Counts:
 
     @property
     def wer(self) -> float | None:
-        """Word error rate of all labels against human texts; None where there are no words."""
+        """Word error rate of all labels against human texts; None if there are no words."""
         return self.errors / self.words if self.words else None
 
     @property

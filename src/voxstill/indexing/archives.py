@@ -18,7 +18,7 @@ class _Tar:
     """What the tables hold of one tar."""
 
     origin: str | None
-    """What it was unpacked from; its own address where it was not, None where an earlier version did not note it."""
+    """What it was unpacked from; its own address where it was not, None if an earlier version did not note it."""
     num_members: int = 0
     etags: set[str | None] = field(default_factory=set)
 

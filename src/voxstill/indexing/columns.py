@@ -1,4 +1,4 @@
-"""Which columns of a source's rows were read, as what, and which were ignored: told once for each source."""
+"""Which columns of a source's rows were read, as what, and which were ignored: logged once for each source."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ColumnsRead:
                 self._read[name] = meaning
 
     def __str__(self) -> str:
-        """In words; empty where no row had columns."""
+        """In words; empty if no row had columns."""
         read = [f"`{name}`" if name == column else f"`{name}` as {column}" for name, column in self._read.items()]
         ignored = [f"`{name}`" for name in self._ignored if name not in self._read]
         parts = (f"{what} {', '.join(names)}" for what, names in (("read", read), ("ignored", ignored)) if names)
@@ -53,7 +53,7 @@ class ColumnsRead:
 
 
 def _meanings(columns: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
-    """Each column of a row with what it is read as; None where it is ignored."""
+    """Each column of a row with what it is read as; None if it is ignored."""
     known: Mapping[str, str] = _CUT if {"recording", "supervisions"} <= {*columns} else _READ_AS
     if {"wav", "txt"} <= {*columns}:
         known = {**known, "key": "id"}
@@ -63,5 +63,5 @@ def _meanings(columns: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
         unread = {"text", "words", *NUMBER_COLUMNS} - {"channel"}
         known = {**{name: column for name, column in known.items() if name not in unread}, "reference": "text"}
     for name in columns:
-        if name not in ("supervisions", ".json"):  # whose columns are told
+        if name not in ("supervisions", ".json"):  # whose columns are logged
             yield name, known.get(spelling(name))

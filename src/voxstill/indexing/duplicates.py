@@ -82,7 +82,7 @@ def drop(
     sources: Sequence[Source],
     check: Callable[[], None],
 ) -> bool:
-    """Leave out what new recordings have in common with others, and return whether a part was written anew.
+    """Leave out what new recordings have in common with others, and return whether a part was written again.
 
     `shared_N` are the contents, sorted, that several rows have. A recording of which nothing is left has an error. Only
     parts that no earlier index finished are written, each after a `check`. What was ended meanwhile, the next index
@@ -118,7 +118,7 @@ def _finished_parts(work: Store, utterances: str) -> set[str]:
     num_bytes = {entry.key: entry.num_bytes for entry in work.list(utterances)}
     try:
         files = manifest.read(work, utterances) or ()
-    except DataError:  # a repair writes it anew: then nothing may become a duplicate that was none
+    except DataError:  # a repair writes it again: then nothing may become a duplicate that was none
         return set(num_bytes)
     written = {f"{utterances}/{file.name}": file.num_bytes for file in files}
     return {key for key, size in written.items() if size in (None, num_bytes.get(key))}
@@ -208,7 +208,7 @@ def _places(copies: _Copies, files: SourceFiles, sources: Sequence[Source]) -> N
 def _write(
     work: Store, recordings: str, key: str, reasons: Mapping[str, str], whole: set[str], lost_N: NDArray[np.int32]
 ) -> None:
-    """Write a part and the recordings beside it anew: with the reasons, by id, and without the lost rows.
+    """Write a part and the recordings beside it again: with the reasons, by id, and without the lost rows.
 
     The recordings come first: a part with the utterances of a duplicate is one that was not done.
     """

@@ -42,7 +42,7 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One reason; `detail` is None where the kind says it all."""
+    """One reason; `detail` is None if the kind says it all."""
 
     kind: str
     detail: str | None = None

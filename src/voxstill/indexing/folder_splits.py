@@ -20,7 +20,7 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.uri import is_local, local_path, split_range
 
 _FOLDERS_SHOWN = 5
-_DECIDES = "a column `split` in a manifest decides otherwise"
+_DECIDES = "a column `split` in a manifest overrides this"
 
 
 def with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
@@ -30,7 +30,7 @@ def with_split(entry: SourceEntry, split: Split | None) -> SourceEntry:
 
 
 def is_held_out(split: Split | None) -> bool:
-    """Whether nobody may learn from it."""
+    """Whether it must not be used in training."""
     return split in ("dev", "test")
 
 
@@ -62,7 +62,7 @@ class FolderSplits:
         return with_split(entry, by_audio if is_audio_first else by_file)
 
     def of(self, address: str) -> Split | None:
-        """The split of what lies at an address; None where no folder says one."""
+        """The split of what lies at an address; None if no folder says one."""
         return self._of_folder(address.rpartition("/")[0])
 
     def log(self) -> None:
@@ -80,7 +80,7 @@ class FolderSplits:
         if f"{folder}/".startswith(self._root):
             return self._named(folder.removeprefix(self._root[:-1]).strip("/").split("/"), self._root)
         names, of_root = folder.split("/"), self._root.split("/")
-        # a bucket or host, or a folder such as /dev, is no split
+        # a bucket or host, or a folder such as /dev, is not a split
         num_common = max(sum(1 for _ in takewhile(bool, map(eq, names, of_root))), 3 if "://" in folder else 2)
         return self._named(names[num_common:], f"{'/'.join(names[:num_common])}/")
 
@@ -113,7 +113,7 @@ def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
     """The splits that addresses of sources are named after, such as `corpus/test`, `dev.jsonl` or `test/data.list`.
 
     A file's own name comes first, in which `_` parts words, then the outermost folder behind what all addresses have in
-    common. A name of training counts beside one that is held out. One address alone is no split, with a warning.
+    common. A name of training counts beside one that is held out. One address alone is not a split, with a warning.
     """
     paths = [file_name(os.path.abspath(local_path(uri).expanduser()) if is_local(uri) else uri) for uri in uris]
     names = [path.rstrip("/").split("/") for path in paths]
@@ -121,9 +121,9 @@ def splits_of_addresses(uris: Sequence[str]) -> Mapping[str, Split]:
     splits: dict[str, Split] = {}
     for uri, path, (*folders, name) in zip(uris, paths, names, strict=True):
         words = name.split("_") if len(uris) > 1 and name.rpartition(".")[2] not in AUDIO else ()
-        # a bucket or host, or a folder such as /dev, is no split
-        apart = folders[max(num_common, 3 if "://" in path else 2) :]
-        for word in (name, *words, *apart):
+        # a bucket or host, or a folder such as /dev, is not a split
+        own_folders = folders[max(num_common, 3 if "://" in path else 2) :]
+        for word in (name, *words, *own_folders):
             if (split := split_named(word)) is not None:
                 splits.setdefault(uri, split)
     if not any(map(is_held_out, splits.values())):

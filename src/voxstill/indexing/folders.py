@@ -116,7 +116,7 @@ def _follow(path: str, walk: _Walk) -> Iterator[SourceEntry]:
                     link, _Walk(walk.work, walk.cache, walk.splits, walk.work_path), is_linked=False
                 )
                 continue
-            log.info("index: the link `%s` leads to a folder that is read or left out already", link)
+            log.info("index: the link `%s` points to a folder that is already read or left out", link)
             continue
         walk.skip.extend(seen)
         seen = [target]
@@ -168,7 +168,7 @@ def _scan_files(path: str, walk: _Walk, is_linked: bool) -> Iterator[SourceEntry
     for name in folders:
         folder = f"{path.rstrip('/')}/{name}"
         if walk.work_path is not None and os.path.realpath(folder) == walk.work_path:
-            log.info("index: the work folder `%s` lies in the source and is left out", folder)
+            log.info("index: the work folder `%s` is inside the source and is left out", folder)
         elif not (is_linked and _is_inside(os.path.realpath(folder), walk.skip)):
             yield from _scan_folder(folder, walk, is_linked)
 
@@ -188,7 +188,7 @@ def _is_folder(child: os.DirEntry[str]) -> bool:
 
 
 def _read_common_voice(path: str, tables: Sequence[str]) -> Iterator[SourceEntry]:
-    """The clips that the tables of Common Voice name; others are of speakers whose split nobody knows."""
+    """The clips that the tables of Common Voice name; others are of speakers whose split is unknown."""
     log.info("index: `%s` is Common Voice: %s are read", path, ", ".join(f"`{name}`" for name in tables))
     for name in tables:
         yield from common_voice.read_tsv(f"{path.rstrip('/')}/{name}")
@@ -236,7 +236,7 @@ def _is_of_work(uri: str, folder: Store, work: Store) -> bool:
 
 
 def _single_object(uri: str) -> SourceEntry:
-    """The object at an address; DataError where there is none, or where it is a page of a web server."""
+    """The object at an address; DataError if there is none, or where it is a page of a web server."""
     is_web = uri.startswith(("http://", "https://"))
     try:
         with closing(RemoteFile(uri)) as file:
@@ -246,14 +246,14 @@ def _single_object(uri: str) -> SourceEntry:
         is_page = True
     except StorageError as error:
         raise DataError(
-            f"there is no source `{redact_uri(uri)}`", code=error.code, why=error.why, fix="check `source.uri`"
+            f"the source `{redact_uri(uri)}` does not exist", code=error.code, why=error.why, fix="check `source.uri`"
         ) from None
     if is_page:
         raise DataError(
             f"`{redact_uri(uri)}` is a web page",
             code="web-page",
             why="a web server does not list its files as a bucket does, and may answer with a login",
-            fix="name a file there, or a manifest or list of addresses; put a user and password into ~/.netrc",
+            fix="give a file there, or a manifest or list of addresses; put a user and password into ~/.netrc",
         )
     return entry
 
@@ -262,24 +262,24 @@ def _refuse_layout(uri: str, name: str) -> None:
     """DataError for a layout that is read from a folder of this machine only."""
     if name == KALDI_NAME:
         raise DataError(
-            f"`{redact_uri(uri)}` is of a Kaldi directory, which is not read from a bucket",
+            f"`{redact_uri(uri)}` belongs to a Kaldi directory, which is not read from a bucket",
             code="source-layout",
-            why="its paths start in a folder of a machine, and its tables are looked up line by line",
-            fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and name it",
+            why="its paths are relative to a folder of a machine, and its tables are read line by line",
+            fix="copy the directory (not the audio) to this machine, with addresses in `wav.scp`, and give that",
         )
     if aishell.is_in_bucket(uri):
         raise DataError(
             f"`{redact_uri(uri)}` is the transcript of AISHELL, whose folder is not read from a bucket",
             code="source-layout",
-            why="the transcript does not say where the audio of a line lies",
+            why="the transcript does not say where the audio of a line is",
             fix="write a manifest with addresses, or copy the folder to this machine",
         )
     if name in common_voice.SPLIT_TABLES and common_voice.is_common_voice(uri):
         raise DataError(
-            f"`{redact_uri(uri)}` is of Common Voice, whose folder is not read from a bucket",
+            f"`{redact_uri(uri)}` belongs to Common Voice, whose folder is not read from a bucket",
             code="source-layout",
-            why="a listing does not tell which of its clips are held out",
-            fix="name its tables instead of the folder: `train.tsv`, `dev.tsv` and `test.tsv`",
+            why="a listing does not show which of its clips are held out",
+            fix="give its tables instead of the folder: `train.tsv`, `dev.tsv` and `test.tsv`",
         )
 
 
@@ -338,7 +338,7 @@ def tar_entries(file: SourceEntry, work: Store | None, cache: Cache | None = Non
         detail = "no recording can be read alone; `voxstill index` unpacks it into its work folder"
         yield replace(file, failure=Failure(FailureKind.IN_PARQUET, detail))
     elif is_compressed(file.uri):
-        detail = "nothing can be read from its middle; unpack or repack it"
+        detail = "random access is not possible in it; unpack or repack it"
         yield replace(file, failure=Failure(FailureKind.COMPRESSED_TAR, detail))
     elif file_name(file.uri).endswith(".tar"):
         for entry in read_tar(file.uri, cache):
@@ -364,7 +364,7 @@ def _of_row(entry: SourceEntry, parquet: str) -> SourceEntry:
 def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceEntry]:
     """The rows of the only manifest in a folder without audio; a warning where audio is read and a manifest is not.
 
-    DataError where several manifests might be meant.
+    DataError if several manifests might be meant.
     """
     manifests = []
     for manifest in walk.manifests:
@@ -372,20 +372,22 @@ def _unread_manifests(uri: str, walk: _Walk, is_empty: bool) -> Iterator[SourceE
             # beside audio, a `.json` is of one file; a list of paths has no columns
             if (is_empty or not manifest.endswith(".json")) and (manifest.endswith(".list") or names_audio(manifest)):
                 manifests.append(manifest)
-        except DataError:  # nobody asked for it
+        except DataError:  # it was not requested
             log.warning("index: `%s` cannot be opened", redact_uri(manifest))
     if not manifests:
         return
     names = ", ".join(f"`{redact_uri(manifest)}`" for manifest in manifests)
     if not is_empty:
-        log.warning("index: the folder is read without what these manifests say, name them to read them: %s", names)
+        log.warning(
+            "index: the folder is read without these manifests; to read them, give them as the source: %s", names
+        )
         return
     if len(manifests) > 1:
         raise DataError(
-            f"`{redact_uri(uri)}` holds no audio but several manifests",
+            f"`{redact_uri(uri)}` contains no audio but several manifests",
             code="source-layout",
-            why=f"{names}: which of them are meant cannot be known",
-            fix="name the manifests by `source.uri`",
+            why=f"{names}: it is not clear which of them are meant",
+            fix="give the manifests in `source.uri`",
         )
     read = reader_for(manifests[0])
     assert read is not None, "only endings of manifests are kept"

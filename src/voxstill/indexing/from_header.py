@@ -18,10 +18,10 @@ from voxstill.storage.uri import split_range
 
 
 def audio_by_header(files: Sequence[SourceFile], cfg: Segment) -> list[tuple[Blob, codec.Audio] | None]:
-    """For each file its version and its audio without samples; None where the file must be read.
+    """For each file its version and its audio without samples; None if the file must be read.
 
-    That is so of a file whose header states no length, of one with channels to mix, and where utterances are to be cut
-    by what is heard. The array of samples has their length, and all of them are 0.
+    That is so of a file whose header states no length, of one with channels to mix, and where utterances are to be
+    cut by their speech. The array of samples has their length, and all of them are 0.
     """
     answers = read_many(map(_head_uri, files))
     return [_audio(file, head, cfg) for file, head in zip(files, answers, strict=True)]
@@ -49,7 +49,7 @@ def _audio(file: SourceFile, head: Blob | VoxstillError, cfg: Segment) -> tuple[
 
 
 def _is_enough(header: Header, entry: SourceEntry, cfg: Segment) -> bool:
-    """Whether nothing must be heard to know the utterances of an entry."""
+    """Whether the utterances of an entry are known without its samples."""
     is_one_channel = header.num_channels == 1 if entry.channel is None else entry.channel < header.num_channels
     end_ms = header.duration_ms if entry.end_ms is None else min(entry.end_ms, header.duration_ms)
     fits = end_ms - (entry.start_ms or 0) <= cfg.max_ms

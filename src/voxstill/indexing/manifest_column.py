@@ -37,7 +37,7 @@ def column(source: Source | Sequence[Source], name: str, utterances: Sequence[Ut
     """The values of a column by utterance id, of those that a row names: by its id, or by its audio and stretch.
 
     Manifests are JSONL, JSON, CSV, TSV and Parquet, also in folders of this machine. Of a Kaldi directory the column is
-    the file `utt2NAME`, or `spk2NAME`. Other sources have no columns. DataError where one cannot be read.
+    the file `utt2NAME`, or `spk2NAME`. Other sources have no columns. DataError if one cannot be read.
     """
     values: dict[str | tuple[str, int | None], object] = {}
     for one in sources_of(source):

@@ -78,7 +78,7 @@ def scan(
 
     Remote tars are read through the cache, where their audio is then.
     A compressed tar is unpacked into the work folder; without one it is an error, or in a folder a row with a reason.
-    ConfigError where there is no source, DataError where a manifest cannot be read or where there is no audio.
+    ConfigError if there is no source, DataError if a manifest cannot be read or where there is no audio.
     """
     by_source = [[one.uri] if isinstance(one.uri, str) else one.uri for one in sources_of(source)]
     all_uris = [uri for uris in by_source for uri in uris]
@@ -87,7 +87,7 @@ def scan(
             "there is no source",
             code="option-missing",
             why="`source.uri` is not set",
-            fix="name a folder, file or manifest",
+            fix="give a folder, file or manifest",
         )
     is_source_empty = True
     splits = splits_of_addresses(all_uris)
@@ -105,7 +105,7 @@ def scan(
                     of_source = replace(of_source, split=None, implied_split=options.split)
                 yield with_split(of_source, splits.get(uri))
             if is_empty and len(all_uris) > 1:
-                log.warning("index: `%s` holds no audio", redact_uri(uri))
+                log.warning("index: `%s` contains no audio", redact_uri(uri))
         if words := str(columns):
             name = f"`{redact_uri(uris[0])}`" if len(uris) == 1 else f"source {number + 1}"
             log.info("index: columns of %s: %s", name, words)
@@ -116,8 +116,8 @@ def scan(
         raise DataError(
             f"there is no audio in {names}",
             code="no-audio",
-            why="it is empty, or holds neither a file that may be audio nor a manifest that is known",
-            fix="name a folder, file or manifest with audio; docs/sources.md shows what is read",
+            why="it is empty, or has neither audio files nor a known manifest",
+            fix="give a folder, file or manifest with audio; docs/sources.md shows what is read",
         )
 
 
@@ -137,14 +137,14 @@ def _scan_one(uri: str, work: Store | None, split: Split | None, cache: Cache | 
         yield from scan_bucket(uri.rstrip("/"), work, split, cache)
     elif not os.path.exists(path):
         raise DataError(
-            f"there is no source `{path}`", code="no-source", why="it does not exist", fix="check `source.uri`"
+            f"the source `{path}` does not exist", code="no-source", why="it does not exist", fix="check `source.uri`"
         )
     else:
         yield local_entry(path)
 
 
 def _rows(uri: str, path: str | None, work: Store | None, cache: Cache | None) -> Iterator[SourceEntry] | None:
-    """What a manifest or tar holds; None where it is neither."""
+    """What a manifest or tar holds; None if it is neither."""
     if work is not None and (is_compressed(uri) or holds_audio(uri)):
         file = local_entry(path) if path is not None else SourceEntry(uri=uri, etag=fetch(f"{uri}#0+1").etag)
         return tar_entries(file, work)
@@ -167,7 +167,7 @@ def split_of(entry: SourceEntry, source: Source, seed: int) -> Split:
 
 
 def named_split(entry: SourceEntry, source: Source) -> Split | None:
-    """What the source says of the speaker, else the manifest or a name; None where chance decides.
+    """What the source says of the speaker, else the manifest or a name; None if chance decides.
 
     Where the source names speakers, all others but those that the manifest holds out are learnt from.
     """
@@ -194,7 +194,7 @@ def by_file(entries: Iterable[SourceEntry]) -> SourceFiles:
 
     Files that links to folders give several addresses are one, by the first of these.
     An entry that comes twice counts once, and one without metadata adds nothing to others. Samples of tars whose ids
-    are not theirs alone get others. DataError where two entries of manifests have one id.
+    are not theirs alone get others. DataError if two entries of manifests have one id.
     """
     return SourceFiles(entries)
 
@@ -281,7 +281,7 @@ class SourceFiles:
         return _load(os.pread(self._rows.fileno(), end - start, start))
 
     def _find_shared(self, id_N: NDArray[np.uint64], row_N: NDArray[np.uint64]) -> None:
-        """Note the ids that samples of tars share; DataError where two rows of manifests share one."""
+        """Note the ids that samples of tars share; DataError if two rows of manifests share one."""
         order_N = np.argsort(id_N, kind="stable")
         is_same_N = id_N[order_N][1:] == id_N[order_N][:-1]
         is_shared_N = np.zeros(len(id_N), np.bool_)
@@ -305,7 +305,7 @@ class SourceFiles:
                         fix="give each line its own id",
                     )
                 self._shared_ids.add(str(entry.utterance_id))
-                first = entry if entry.sample is None else first  # whose id nobody else may have
+                first = entry if entry.sample is None else first  # whose id must be unique
 
 
 def _is_same_row(first: SourceEntry, entry: SourceEntry) -> bool:
@@ -368,7 +368,7 @@ def _from_manifests(entries: Sequence[SourceEntry]) -> Sequence[SourceEntry]:
 
 
 def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:
-    """DataError where two rows say different things of one stretch of a file, and their utterances have one id."""
+    """DataError if two rows say different things of one stretch of a file, and their utterances have one id."""
     by_stretch: dict[tuple[int | None, ...], SourceEntry] = {}
     for entry in entries if len(entries) > 1 else ():
         if entry.utterance_id is not None:
@@ -377,21 +377,21 @@ def _refuse_two_descriptions(entries: Sequence[SourceEntry]) -> None:
         if (first.metadata, first.implied_split) != (entry.metadata, entry.implied_split):
             stretch = "" if entry.start_ms is entry.end_ms is None else f" from {entry.start_ms or 0} ms on"
             raise DataError(
-                f"two rows say different things of `{redact_uri(entry.uri)}`{stretch}",
+                f"two rows differ about `{redact_uri(entry.uri)}`{stretch}",
                 code="source-contradiction",
-                why=f"{first.where} and {entry.where}: which of them is right cannot be known",
-                fix="take one of them out, or give each an `id` and both are utterances",
+                why=f"{first.where} and {entry.where}: it is not clear which of them is right",
+                fix="remove one of them, or give each an `id` to keep both as utterances",
             )
 
 
 def _refuse_two_sources(entries: Iterable[SourceEntry]) -> None:
-    """DataError where sources with options of their own name the same file."""
+    """DataError if sources with options of their own name the same file."""
     numbers = {entry.source: entry for entry in entries}
     if len(numbers) > 1:
         first, *others = sorted(numbers)
         raise DataError(
             f"`{redact_uri(numbers[first].uri)}` is in source {first + 1} and in source {others[0] + 1}",
             code="source-contradiction",
-            why="each has its own language, data set and splits: which of them are meant cannot be known",
-            fix="take it out of one of the sources, or list both addresses in the `uri` of one",
+            why="each source has its own language, data set and splits: it is not clear which of them are meant",
+            fix="remove it from one of the sources, or list both addresses in the `uri` of one",
         )

@@ -44,11 +44,11 @@ class IndexRow(Recording):
     """The compressed tar or Parquet file that it was unpacked from; None of others, and in tables of earlier
     versions."""
     louder_channel: int | None = None
-    """The channel that is heard in place of the mix, in which the channels cancel one another."""
+    """The channel that is used in place of the mix, in which the channels cancel one another."""
     untimed: tuple[str, ...] | None = None
     """Why the word times of some of its utterances are not used. None in tables of earlier versions."""
     speaker_doubts: tuple[str, ...] | None = None
-    """Why diarization gave no speakers of a channel, or doubtful ones. None where it was not asked, and in tables of
+    """Why diarization gave no speakers of a channel, or doubtful ones. None if it was not asked, and in tables of
     earlier versions."""
     unused: tuple[Utterance, ...] | None = None
     """What the source names or has words of, and the index cannot use: an evaluation judges it. Utterances of unknown
@@ -56,7 +56,7 @@ class IndexRow(Recording):
 
     @property
     def failure(self) -> Failure | None:
-        """Why it cannot be used; None where it can."""
+        """Why it cannot be used; None if it can."""
         return None if self.error is None else Failure.parse(self.error)
 
 
@@ -257,7 +257,7 @@ def _segment(
         if placed.text is not None and all(utterance.text is None for utterance in of_entry):
             left_out.append(placed)
     if not utterances:
-        raise errors[0] if errors else _no_speech(FailureKind.NO_SPEECH, "the voice-activity detector heard none")
+        raise errors[0] if errors else _no_speech(FailureKind.NO_SPEECH, "the voice-activity detector found no speech")
     first = file.entries[0]
     recording = IndexRow(
         id=file.id,

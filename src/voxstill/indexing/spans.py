@@ -11,7 +11,7 @@ from voxstill.core.errors import DataError
 from voxstill.indexing.failure import FailureKind
 from voxstill.indexing.formats.entry import SourceEntry
 
-_CONTRADICTION_MS = 500  # a manifest whose lengths are further off speaks of other audio
+_CONTRADICTION_MS = 500  # a manifest whose lengths are further off describes other audio
 _TOLERANCE_MS = 250  # a manifest may round up this much past the end of the audio
 
 
@@ -32,13 +32,13 @@ def placed(entry: SourceEntry, duration_ms: int) -> SourceEntry:
 
 
 def span_of(entry: SourceEntry, duration_ms: int) -> vad.Span:
-    """What an entry means of its file; where that lies past its end, the manifest speaks of other audio."""
+    """What an entry means of its file; where that lies past its end, the manifest describes other audio."""
     start, end = entry.start_ms or 0, duration_ms if entry.end_ms is None else entry.end_ms
     if start >= duration_ms or end > duration_ms + _TOLERANCE_MS:
-        why = f"the manifest knows {start} to {end} ms, the audio ends at {duration_ms} ms"
+        why = f"the manifest says {start} to {end} ms, the audio ends at {duration_ms} ms"
         raise DataError(FailureKind.BEYOND_END, code="not-in-audio", why=why)
     if entry.duration_ms is not None and abs(entry.duration_ms - duration_ms) > _CONTRADICTION_MS:
-        why = f"{entry.duration_ms / 1000:g} s there, {duration_ms / 1000:g} s of audio: of another file?"
+        why = f"{entry.duration_ms / 1000:g} s in the manifest, {duration_ms / 1000:g} s of audio: of another file?"
         raise DataError(FailureKind.CONTRADICTED, code="not-in-audio", why=why)
     return start, min(end, duration_ms)
 

@@ -14,7 +14,7 @@ from voxstill.indexing.formats.entry import SourceEntry
 
 Diarize = Callable[[vad.Samples], Diarization]
 Spoken = tuple[vad.Span, str | None]
-"""A span and its speaker, None where nobody speaks in it or nothing was diarized."""
+"""A span and its speaker, None without speech or diarization."""
 
 
 class SpeakersByChannel:
@@ -31,7 +31,7 @@ class SpeakersByChannel:
 
     @property
     def doubts(self) -> tuple[str, ...] | None:
-        """Why channels have no speakers, or doubtful ones; None where no channel was diarized."""
+        """Why channels have no speakers, or doubtful ones; None if no channel was diarized."""
         return tuple(self._doubts) if self._turns else None
 
     def cut(self, entry: SourceEntry, spans: Sequence[vad.Span], min_ms: int) -> Iterator[Spoken]:

@@ -33,18 +33,18 @@ class SplitLeaks:
         sentences = []
         if self.has_unknown_speakers:
             sentences.append(
-                "the speakers of some recordings are not known, so the splits may share voices and error rates look "
-                "better than they are; a manifest with `speaker` or `split` mends that"
+                "the speakers of some recordings are not known, so the splits may share voices and error rates "
+                "may look too good; a manifest with `speaker` or `split` prevents that"
             )
         if self._shared:
             sentences.append(
                 f"stretches of {len(self._shared):,} recordings, such as `{self._shared[0]}`, are in training and "
-                "overlap with held-out ones: what is judged is learnt from"
+                "overlap with held-out ones: test data is used in training"
             )
         if speakers:
             sentences.append(
-                f"{len(speakers):,} speakers, such as `{speakers[0]}`, are in training and in a held-out split: error "
-                "rates look better than they are for new voices"
+                f"{len(speakers):,} speakers, such as `{speakers[0]}`, are in training and in a held-out split: "
+                "error rates look better than for new speakers"
             )
         return sentences
 

@@ -139,7 +139,7 @@ class IndexState:
     def missing(self, files: Iterable[SourceFile]) -> bytearray:
         """For each file, 1 where it is to be indexed: it is new, or there is reason to try it again.
 
-        DataError where a file, or what the source says of it, is not what it was, or where an id is taken.
+        DataError if a file, or what the source says of it, is not what it was, or where an id is taken.
         """
         mask = bytearray()
         refused: dict[Status, SourceFile] = {}
@@ -188,7 +188,7 @@ class IndexState:
                     yield file.id
 
     def refuse_versions(self) -> None:
-        """DataError where two versions of a file were indexed.
+        """DataError if two versions of a file were indexed.
 
         Parts of an index do that where the source is changed while they run: none of them sees what others add.
         """
@@ -198,7 +198,7 @@ class IndexState:
                 f"the source was changed while parts of `{self._work.uri(self._utterances)}` were made",
                 code="source-changed",
                 why=f"{num_versions} files were indexed in two versions, {num_ids} ids of utterances are there twice",
-                fix="index into another work folder, and leave the source as it is meanwhile",
+                fix="index into another work folder, and do not change the source while it runs",
             )
 
     def status(self, file: SourceFile) -> Status:
@@ -278,7 +278,7 @@ class IndexState:
         )
 
     def refuse_doubled(self) -> None:
-        """DataError where an id stands twice among the utterances."""
+        """DataError if an id stands twice among the utterances."""
         if (self._utterance_id_N[1:] == self._utterance_id_N[:-1]).any():
             raise tables.doubled_ids(self._work.uri(self._utterances), "utterances")
 
@@ -314,10 +314,10 @@ class IndexState:
         for entry in file.entries:
             if entry.sample is None and self._is_taken(entry):
                 raise DataError(
-                    f"the id `{entry.utterance_id}` is taken",
+                    f"the id `{entry.utterance_id}` is already used",
                     code="id-twice",
                     why=f"{entry.where} gives it to `{redact_uri(entry.uri)}`, `{self._work.root}` to another file",
-                    fix="give each utterance its own id, or index into another work folder; where the audio was moved, "
+                    fix="give each utterance its own id, or index into another work folder; if the audio was moved, "
                     "leave a link at its old place and index that",
                 )
 
@@ -326,17 +326,17 @@ class IndexState:
         return DataError(
             f"`{redact_uri(first.uri)}`{more} changed since `{self._work.root}` was made",
             code="source-changed",
-            why="the labels there are of what the files held then",
-            fix="index into another work folder, or put the old files back with their times",
+            why="the labels there are of the earlier content of the files",
+            fix="index into another work folder, or restore the old files with their modification times",
         )
 
     def _edited(self, first: SourceEntry, num_files: int) -> DataError:
         more = f" and {num_files - 1} more files" if num_files > 1 else ""
         at = f" ({first.where})" if first.where else ""
         return DataError(
-            f"the source says other things of `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
+            f"the source has other metadata for `{redact_uri(first.uri)}`{at}{more} than when it was indexed",
             code="source-changed",
-            why=f"what was made in `{self._work.root}` rests on the words, speakers and splits of then",
+            why=f"what was made in `{self._work.root}` depends on the earlier words, speakers and splits",
             fix="index into another work folder (copy `labels` there, and nothing is labelled twice), or undo the edit",
         )
 
@@ -364,7 +364,7 @@ def _is_same(metadata_N: NDArray[np.uint64], file: SourceFile) -> NDArray[np.boo
 
 
 def _columns(work: Store, key: str, names: Sequence[str]) -> pa.Table:
-    """Columns of one part of a table, those that it has; DataError where it is torn."""
+    """Columns of one part of a table, those that it has; DataError if it is torn."""
     import pyarrow as pa
 
     file = parquet.decode(work.read(key), work.uri(key))

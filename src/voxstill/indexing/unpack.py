@@ -33,13 +33,13 @@ _XZ_BYTES = 256 << 20
 
 
 class _Xz:
-    """Decompresses a file of xz streams; LZMAError where one needs more than `_XZ_BYTES` of memory."""
+    """Decompresses a file of xz streams; LZMAError if one needs more than `_XZ_BYTES` of memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._decoder = file, lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_BYTES)
 
     def read(self, num_bytes: int) -> bytes:
-        """Up to so many bytes; none at the end. EOFError where the file ends too early."""
+        """Up to so many bytes; none at the end. EOFError if the file ends too early."""
         while True:
             if self._decoder.eof:
                 following = self._decoder.unused_data.lstrip(b"\0") or self._file.read(_PART_BYTES).lstrip(b"\0")
@@ -69,7 +69,7 @@ def unpacked_tar(file: SourceEntry, work: Store) -> str:
 
     The tar is kept in the work folder by the version of the file and, of a file on this machine, by its content: one
     that was only touched is not unpacked again. Time and space are logged. One that breaks off gives what comes before.
-    StorageError where it cannot be kept, or where another process unpacks it now: a copy over that one would have
+    StorageError if it cannot be kept, or where another process unpacks it now: a copy over that one would have
     another time, so its recordings other ids.
     """
     version = fingerprint(file.uri, file.etag, file.num_bytes)
@@ -84,7 +84,7 @@ def unpacked_tar(file: SourceEntry, work: Store) -> str:
 
 
 def _kept(work: Store, file: SourceEntry, version: str) -> str | None:
-    """The key of the plain tar of this version of a file, or of one of equal content; None where there is none."""
+    """The key of the plain tar of this version of a file, or of one of equal content; None if there is none."""
     copies = {Path(entry.key).stem: entry.key for entry in work.list("unpacked") if entry.key.endswith(".tar")}
     key = next((key for name, key in copies.items() if name.partition("-")[0] == version), None)
     if key is None and copies and is_local(file.uri):
@@ -121,7 +121,7 @@ def _keep(file: SourceEntry, work: Store, key: str) -> None:
         num_bytes / 1e6 / seconds,
         redact_uri(work.uri(key)),
         num_bytes / 1e6,
-        f". It breaks off: {fault}" if fault else "",
+        f". It is incomplete: {fault}" if fault else "",
     )
 
 
@@ -139,7 +139,7 @@ def _unpack(uri: str, out: IO[bytes]) -> str | None:
             f"`{redact_uri(uri)}` cannot be unpacked",
             code=system_code(error),
             why=error.strerror or str(error),
-            fix="make room in the work folder",
+            fix="free some space in the work folder",
         ) from None
     return None
 

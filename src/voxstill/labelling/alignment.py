@@ -2,7 +2,7 @@
 
 The unit of work is a chunk of utterances with the text of their labels in the place of the human text. A row is of one
 utterance and one text; resuming is the plan minus the rows that are there. So labels that are added cost only
-themselves, and one that was made anew with other words is aligned anew.
+themselves, and one that was made again with other words is aligned again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Task:
 
 
 def task(model: str, labels: str) -> Task:
-    """The task of aligning the labels of a recipe with `model`; ConfigError where there is no such model."""
+    """The task of aligning the labels of a recipe with `model`; ConfigError if there is no such model."""
     options = config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner.")
     return Task(options, Recognizer(options).revision(), labels)
 
@@ -84,7 +84,7 @@ def align(
     """Align every label that has words, or with `part` those of the `chosen` parts of `utterances`.
 
     A label that the model cannot spell has a row without `logprob`. `labels` are the figures of the finished labels.
-    Whoever finds all labels aligned finishes the table; DataError where the model can spell none of them.
+    Whoever finds all labels aligned finishes the table; DataError if the model can spell none of them.
     """
     source = {"utterances": tables.parts_hash(work, utterances), "labels": labels.sha256}
     done = workdir.success(work, AlignmentFigures, task.recipe)
@@ -98,7 +98,8 @@ def align(
         figures = _figures(work, task, source)
         if missing := figures.failed + figures.unwritten:
             log.warning(
-                "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d the aligner cannot write",
+                "align: %d of %d labels have no alignment: the audio of %d cannot be read, %d have words that the "
+                "aligner has no tokens for",
                 missing,
                 figures.alignments,
                 figures.failed,
@@ -187,7 +188,7 @@ def _pairs(table: pa.Table) -> Iterator[tuple[str, str]]:
 
 
 def _figures(work: Store, task: Task, source: Mapping[str, str]) -> AlignmentFigures:
-    """Count the rows, and those without an alignment by their cause; DataError where no row has one."""
+    """Count the rows, and those without an alignment by their cause; DataError if no row has one."""
     import pyarrow.compute as pc
 
     num = num_failed = num_missing = 0
@@ -199,8 +200,8 @@ def _figures(work: Store, task: Task, source: Mapping[str, str]) -> AlignmentFig
         raise DataError(
             f"`{task.options.model}` aligns none of the {num:,} labels",
             code="text-not-aligned",
-            why="their audio cannot be read" if num_failed == num else "they are not spelt as it spells",
-            fix="set `filter.aligner` to a CTC model of their language, or take it away",
+            why="their audio cannot be read" if num_failed == num else "it has no tokens for their words",
+            fix="set `filter.aligner` to a CTC model of their language, or unset it",
         )
     return AlignmentFigures(
         recipe=task.recipe,
@@ -220,7 +221,7 @@ class Align(StageWork):
     _recognizer: Recognizer = field(init=False, repr=False, compare=False)
 
     def open(self) -> None:
-        """Load the model; TeacherError where it cannot align."""
+        """Load the model; TeacherError if it cannot align."""
         self._recognizer = Recognizer(self.task.options, section="filter.aligner.")
         self._recognizer.load()
         self._recognizer.check_alignment()  # before any audio is read

@@ -20,11 +20,11 @@ _MOST = 2**63
 def checked(answers: Sequence[Transcription], num_clips: int) -> list[Transcription]:
     """The answers to a batch of clips, with a failed transcription for each that cannot be used.
 
-    Raises ValueError where there are more or fewer of them than clips: it is not known whose they are.
+    Raises ValueError if there are more or fewer of them than clips: it is not known whose they are.
     """
     if not isinstance(answers, list | tuple) or len(answers) != num_clips:
-        given = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
-        raise ValueError(f"the teacher gave {given} for {num_clips} clips")
+        shown = f"{len(answers)} answers" if isinstance(answers, list | tuple) else f"a {type(answers).__name__}"
+        raise ValueError(f"the teacher returned {shown} for {num_clips} clips")
     return [_checked(answer) for answer in answers]
 
 
@@ -36,9 +36,9 @@ def _checked(answer: Transcription) -> Transcription:
 
 
 def _fault(answer: object) -> str | None:
-    """What is wrong with an answer, None where nothing is."""
+    """What is wrong with an answer, None if nothing is."""
     if not isinstance(answer, Transcription):
-        return f"it is a {type(answer).__name__} and no Transcription"
+        return f"it is a {type(answer).__name__}, not a Transcription"
     for name in ("text", "language", "error"):
         value = getattr(answer, name)
         if not (_is_text(value) or (value is None and name != "text")):
@@ -46,7 +46,7 @@ def _fault(answer: object) -> str | None:
     if answer.finish not in get_args(Finish):
         return f"its finish is {_shown(answer.finish)}"
     if answer.finish == "failed" and answer.error is None:
-        return "it failed without a reason"
+        return "it is a failure without a reason"
     if answer.mean_logprob is not None and not (_is_number(answer.mean_logprob) and is_logprob(answer.mean_logprob)):
         return f"its mean_logprob is {_shown(answer.mean_logprob)}"
     if not _is_count(answer.num_tokens):

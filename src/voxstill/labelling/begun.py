@@ -1,4 +1,4 @@
-"""Labels that are begun and not finished: which of them are those of a configured teacher."""
+"""Labels that are started and not finished: which of them are those of a configured teacher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def recipes(work: Store) -> list[str]:
 
 
 def options(work: Store, recipe: str) -> Mapping[str, object]:
-    """The options of the teacher that these labels were begun with, as they are kept beside them; empty where they are
+    """The options of the teacher that these labels were started with, as they are kept beside them; empty if they are
     not known.
     """
     if (figures := workdir.success(work, LabelFigures, recipe)) is not None:
@@ -27,7 +27,7 @@ def options(work: Store, recipe: str) -> Mapping[str, object]:
 
 
 def unfinished(work: Store, teacher: config.Teacher, recipe_of: Callable[[], str]) -> str | None:
-    """The recipe of the configured teacher's labels where they are begun and not finished, else None.
+    """The recipe of the configured teacher's labels where they are started and not finished, else None.
 
     `recipe_of` makes the teacher to ask for its recipe. It is called only where labels of any teacher are not
     finished; where the teacher cannot be made any more, its labels are those with the same options.
@@ -40,8 +40,8 @@ def unfinished(work: Store, teacher: config.Teacher, recipe_of: Callable[[], str
     try:
         recipe = recipe_of()
     except VoxstillError:
-        alike = [recipe for recipe in (*done, *rest) if options(work, recipe) == teacher.model_dump()]
-        recipe = alike[0] if alike else ""
+        matching = [recipe for recipe in (*done, *rest) if options(work, recipe) == teacher.model_dump()]
+        recipe = matching[0] if matching else ""
     return recipe if recipe in rest else None
 
 
@@ -52,8 +52,9 @@ def not_finished(work: Store, teacher: config.Teacher) -> DataError:
     return DataError(
         f"`{work.root}` has no finished labels of `{teacher.name}`",
         code="step-unfinished",
-        why="they are begun, and `voxstill label` has not ended there"
-        + (f"; finished are those of {others}, which this configuration does not name" if others else ""),
-        fix="run `voxstill label` again: it goes on where it stopped. `voxstill filter --partial` judges those that "
-        "are there" + ("; for the others name their teacher" if others else ""),
+        why="they are incomplete: `voxstill label` has not finished there"
+        + (f"; finished are those of {others}, which this configuration does not use" if others else ""),
+        fix="run `voxstill label` again: it resumes where it stopped. `voxstill filter --partial` filters the "
+        "labels made "
+        "so far" + ("; to use the others, set their teacher" if others else ""),
     )

@@ -44,7 +44,7 @@ class Unit:
 def agree(work: Store, utterances: str, task: Task, of: Sequence[str], cfg: Engine, meter: StepMeter) -> LabelFigures:
     """Write one consensus label for every utterance; return the figures of all. What is finished is not done again.
 
-    DataError where one of the recipes has no finished labels, or labels of other audio.
+    DataError if one of the recipes has no finished labels, or labels of other audio.
     """
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
@@ -173,8 +173,8 @@ def _confidence(logprob: float | None) -> float | None:
 def _set_aside(unit: Unit, reason: str) -> int:
     """Stop the step with an error: a part without a vote would have no labels."""
     raise StorageError(
-        f"the labels of `{unit.utterances}` cannot be put to the vote",
+        f"the labels of `{unit.utterances}` cannot be combined by voting",
         code="part-failed",
         why=reason,
-        fix="check the storage and run `voxstill label` again; it goes on where it stopped",
+        fix="check the storage and run `voxstill label` again; it resumes where it stopped",
     )

@@ -57,7 +57,8 @@ class JobStatus(Status):
 
 
 def job_statuses(work: Store) -> list[JobStatus]:
-    """The last status of each job that has labelled here, the latest first; what is no status is named and left out."""
+    """The last status of each job that has labelled here, the latest first; what is not a status is named and left
+    out."""
     statuses = []
     for key in (entry.key for entry in work.list(control.STATUS) if entry.key.endswith(".json")):
         try:
@@ -72,7 +73,7 @@ def _status(content: Mapping[str, object]) -> JobStatus:
     options = [status.begun, status.teacher, *(status.allowed if isinstance(status.allowed, list | tuple) else [None])]
     if not all(isinstance(section, Mapping) for section in options):
         raise DataError(
-            f"the status of {status.recipe} names no teacher",
+            f"the status of {status.recipe} has no teacher",
             code="table-broken",
             why="it has no options",
             fix="remove it",
@@ -102,7 +103,7 @@ def merge(standing: Options, new: Options) -> Options:
 def apply(options: Options, started: Settings) -> Settings:
     """The settings that a job was started with, with options by section over them.
 
-    ConfigError where one is wrong, cannot be changed, or was not allowed when the job was started. No teacher is made.
+    ConfigError if one is wrong, cannot be changed, or was not allowed when the job was started. No teacher is made.
     """
     permission.check_options(options)
     options_of_teacher = permission.over(started.teacher.model_dump(), options.get("teacher", {}))
@@ -179,7 +180,7 @@ class Watch:
         """As `engine.Changes`."""
         self.stages = stages
         current = self._current
-        log.info("control: done what was asked for at %s", current.at)
+        log.info("control: changed as requested at %s", current.at)
         self._poller.update(lambda status: status.working_by(current.at, current.settings))
 
     def rejected(self, error: VoxstillError) -> None:

@@ -1,7 +1,7 @@
 """Label utterances with a teacher (pseudo-labelling): exactly one row for each, also where the teacher failed.
 
-The labels of a run lie in one folder, named after the recipe that the run began with. A run whose teacher is changed
-while it works (`labelling/control.py`) goes on in the same folder: each row names its own teacher and recipe.
+The labels of a run lie in one folder, named after the recipe that the run started with. A run whose teacher is changed
+while it works (`labelling/control.py`) continues in the same folder: each row names its own teacher and recipe.
 
 The unit of work and of output is a chunk of utterances in the order of their table; its name is the hash of their
 ids, so that whoever writes a chunk second does no harm. Resuming is the plan minus the utterances that have a label.
@@ -36,7 +36,7 @@ from voxstill.teachers.teacher import MANIFEST
 
 
 def task(teacher: config.Teacher, work: Store | None = None) -> Task:
-    """The task of a teacher as configured, going on with labels in `work`; ConfigError or TeacherError where the
+    """The task of a teacher as configured, going on with labels in `work`; ConfigError or TeacherError if the
     teacher cannot be made.
     """
     unopened = registry.create(teacher)
@@ -58,9 +58,9 @@ def _may_change(teacher: config.Teacher) -> bool:
 
 
 def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
-    """The figures of a teacher's finished labels, or of the only ones there are; DataError where there are none.
+    """The figures of a teacher's finished labels, or of the only ones there are; DataError if there are none.
 
-    It is one as well where the configured teacher's labels are begun and not finished: others are not taken in their
+    It is one as well where the configured teacher's labels are started and not finished: others are not taken in their
     place. The teacher is made, to ask for its revision, only where several are finished, or some are not. Where it
     cannot be made any more, they are the only ones that were made with the same options.
     """
@@ -70,7 +70,7 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     if len(recipes) < 2:
         only = workdir.finished(work, LabelFigures)
         if "name" in teacher.model_fields_set and teacher.name not in only.teacher:
-            message = "`%s` has finished labels of %s alone: these are taken, not those of `%s`"
+            message = "`%s` has only finished labels of %s: these are used, not those of `%s`"
             log.warning(message, work.root, only.teacher, teacher.name)
         return only
     try:
@@ -79,10 +79,10 @@ def finished(work: Store, teacher: config.Teacher) -> LabelFigures:
     except VoxstillError:
         if _may_change(teacher):  # labels with the same options were made from other judgements
             raise
-        alike = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
-        if len(alike) != 1:
+        matching = [recipe for recipe in recipes if _options(work, recipe) == registry.shown(teacher)]
+        if len(matching) != 1:
             raise
-        return workdir.named(work, LabelFigures, alike[0])
+        return workdir.named(work, LabelFigures, matching[0])
 
 
 def _options(work: Store, recipe: str) -> Mapping[str, object]:
@@ -181,9 +181,9 @@ def label(
     `finished` in them says whether every utterance has one; only then is there a `_SUCCESS.json`. What is requested in
     `WORK/control.json` is applied while it works, another teacher only where it is `allowed`. With `retry_failed`
     failed labels are made again, and so are those of sources whose `supervised` was changed; with `part` others label
-    at the same time, and the last one finishes the table. Raises TeacherError where the teacher fails on everything,
-    Interrupted after a signal, StorageError or TeacherError where utterances are left because storage or a server did
-    not answer, DataError where an id has a label of other audio. Utterances that were removed have labels that say so;
+    at the same time, and the last one finishes the table. Raises TeacherError if the teacher fails on everything,
+    Interrupted after a signal, StorageError or TeacherError if utterances are left because storage or a server did
+    not answer, DataError if an id has a label of other audio. Utterances that were removed have labels that say so;
     supervised ones have their texts, from no teacher, and count for neither limit.
     """
     source = tables.parts_hash(work, utterances)
@@ -276,15 +276,15 @@ def _stages(task: Task, cfg: config.Engine, reading: read_utterances.Reading) ->
 def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
     """The task of a teacher that takes over in a run; its options are kept beside the labels, under its recipe.
 
-    ConfigError where only one of both is shown the human texts: what figures say of the labels holds for all of them.
+    ConfigError if only one of both is shown the human texts: what figures say of the labels holds for all of them.
     """
     successor = task(teacher)
     if successor.reads_texts != before.reads_texts:
         raise ConfigError(
             f"`{teacher.name}` cannot take over from `{before.teacher.name}`",
             code="change-refused",
-            why="one of them is shown the human texts and the other is not",
-            fix="label with it in a run of its own: its labels are then another table",
+            why="only one of them sees the human texts",
+            fix="label with it in a separate run: its labels are then another table",
         )
     if successor.identity == before.identity:
         return dataclasses.replace(successor, table=before.table)
@@ -298,10 +298,10 @@ def _successor(work: Store, before: Task, teacher: config.Teacher) -> Task:
 def is_whole(work: Store, utterances: str, source: str, task: Task, done: LabelFigures) -> bool:
     """Whether finished labels are still those of all utterances, whose table has the listing `source`.
 
-    DataError where they are of other audio.
+    DataError if they are of other audio.
     """
     is_unchanged = (done.source, done.listing) == (source, tables.parts_hash(work, task.prefix))
     if is_unchanged:
         same_audio.begin(work, utterances, task.prefix)
-        log.info("label: nothing to do, all %d labels of %s are there", done.labels, task.recipe)
+        log.info("label: nothing to do, all %d labels of %s exist", done.labels, task.recipe)
     return is_unchanged

@@ -35,8 +35,8 @@ AND = " + "
 def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFigures:
     """Count and checksum all labels of the recipe, or those in the parts `keys`.
 
-    TeacherError where the teacher failed on all but those that were removed, DataError where an utterance has two or no
-    supervised one has a text. Where others than the teacher that the run began with have made some, `teacher` names
+    TeacherError if the teacher failed on all but those that were removed, DataError if an utterance has two or no
+    supervised one has a text. Where others than the teacher that the run started with have made some, `teacher` names
     all, and `teachers` says how many labels each has made; `supervised` counts the texts of supervised utterances.
     """
     keys = tables.parts(work, task.prefix) if keys is None else keys
@@ -95,24 +95,24 @@ def count(work: Store, task: Task, keys: Sequence[str] | None = None) -> LabelFi
 
 
 def _refuse_nothing_labelled(task: Task, errors: Counter[str], num_asked: int) -> None:
-    """TeacherError where all that the teacher was asked about failed."""
+    """TeacherError if all that the teacher was asked about failed."""
     if num_asked and errors.total() == num_asked:
         raise TeacherError(
             f"the teacher `{task.teacher.name}` failed on all {num_asked} utterances",
             code="all-failed",
             why=max(errors, key=lambda error: errors[error]),
-            fix="mend the cause, then run `voxstill label --retry-failed`",
+            fix="fix the cause, then run `voxstill label --retry-failed`",
         )
 
 
 def _refuse_no_texts(errors: Counter[str], num_supervised: int) -> None:
-    """DataError where no supervised utterance has a text."""
+    """DataError if no supervised utterance has a text."""
     if num_supervised and errors.total() == num_supervised:
         raise DataError(
             f"none of the {num_supervised} utterances of supervised sources has a label",
             code="field-missing",
             why=max(errors, key=lambda error: errors[error]),
-            fix="mend the manifest, or leave `source.supervised` out, then index again",
+            fix="correct the manifest, or leave `source.supervised` out, then index again",
         )
 
 
@@ -133,7 +133,7 @@ class _PartCounts:
 
 
 def _count_part(work: Store, key: str) -> _PartCounts:
-    """Count one part of labels; DataError where it is torn."""
+    """Count one part of labels; DataError if it is torn."""
     import pyarrow as pa
 
     data, where, what = work.read(key), work.uri(key), "table of Label rows"
@@ -144,7 +144,7 @@ def _count_part(work: Store, key: str) -> _PartCounts:
 
 
 def _count(data: bytes, file: pq.ParquetFile) -> _PartCounts:
-    """Count one part of labels; who made them, and the errors, are read only where the statistics do not tell."""
+    """Count one part of labels; their teachers and the errors are read only where the statistics do not have them."""
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     columns = [group.column(i) for group in groups for i in range(group.num_columns)]
     num_errors = sum(

@@ -1,7 +1,7 @@
 """What a running job may be changed to: other limits, and the teachers that it was allowed when it was started.
 
-Whoever can write into a work folder can write `WORK/control.json`. So the file may not decide which code runs, which
-secret is read or where audio is sent: whoever starts the job decides that.
+Everyone who can write into a work folder can write `WORK/control.json`. So the file may not decide which code runs,
+which secret is read or where audio is sent: whoever starts the job decides that.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ CHANGEABLE: dict[str, tuple[str, ...]] = {
 }
 """Options of a running job that can be changed besides `teacher`: any other would change what is planned, or where it
 runs."""
-_FIX = "end the job with SIGTERM and start it with `--allow-teacher` and this teacher: it goes on where it stopped"
+_FIX = "end the job with SIGTERM and start it with `--allow-teacher` and this teacher: it resumes where it stopped"
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise ConfigError where options by section name one that a running job cannot change, whatever its value."""
+    """Raise ConfigError if options by section name one that a running job cannot change, whatever its value."""
     for section, values in options.items() if isinstance(options, Mapping) else [("set", options)]:
         if isinstance(values, Mapping):
             names = [] if section == "teacher" else [*values]
             if section == "teacher" and (secret := [name for name in values if is_secret(str(name))]):
                 raise ConfigError(
-                    f"`teacher.{secret[0]}` cannot be asked for",
+                    f"`teacher.{secret[0]}` cannot be requested",
                     code="change-refused",
-                    why="it is a secret, and whoever reads the work folder would read it there",
-                    fix="give it to the job when it is started",
+                    why="it is a secret, and everyone who can read the work folder would see it",
+                    fix="set it when the job starts",
                 )
         elif section in ("set", "teacher", *CHANGEABLE):
             raise ConfigError(
-                "what is asked for cannot be understood",
+                "the request cannot be read",
                 code="change-refused",
-                why=f"`{section}` has no options by their names",
+                why=f"`{section}` is not a mapping of options",
                 fix="withdraw it: voxstill control WORK --clear",
             )
         else:
@@ -47,15 +47,17 @@ def check_options(options: Mapping[str, object]) -> None:
             if name not in CHANGEABLE.get(section, ()):
                 can = ", ".join(f"`{section}.{name}`" for section, names in CHANGEABLE.items() for name in names)
                 raise ConfigError(
-                    f"a running job cannot change `{section}.{name}`" if name else f"a running job has its `{section}`",
+                    f"a running job cannot change `{section}.{name}`"
+                    if name
+                    else f"a running job cannot change `{section}`",
                     code="change-refused",
-                    why=f"it takes options of `teacher`, and {can}",
-                    fix="end the job with SIGTERM and start it with other options: it goes on where it stopped",
+                    why=f"it can change options of `teacher`, and {can}",
+                    fix="end the job with SIGTERM and start it with other options: it resumes where it stopped",
                 )
 
 
 def allowed_teachers(teacher: config.Teacher, texts: Sequence[str]) -> tuple[config.Teacher, ...]:
-    """The teachers of `--allow-teacher`, each a name or a mapping of options in YAML; ConfigError where one is wrong.
+    """The teachers of `--allow-teacher`, each a name or a mapping of options in YAML; ConfigError if one is wrong.
 
     Options without `name` and `preset` are put over those of `teacher`. Nothing is loaded: a model may come later.
     """
@@ -65,7 +67,7 @@ def allowed_teachers(teacher: config.Teacher, texts: Sequence[str]) -> tuple[con
         options = {"name": value} if isinstance(value, str) else value
         if not isinstance(options, Mapping):
             raise ConfigError(
-                f"`--allow-teacher {text}` is no teacher",
+                f"`--allow-teacher {text}` is not a teacher",
                 code="option-value",
                 why="it is neither a name nor a mapping of options",
                 fix="write it as YAML: --allow-teacher '{name: transformers, model: exp/mine}'",
@@ -90,16 +92,16 @@ def check_teacher(teacher: config.Teacher, allowed: Sequence[config.Teacher]) ->
     changes = [_changes(teacher, other) for other in allowed if other.name == teacher.name]
     if not changes:
         raise ConfigError(
-            f"the job was not allowed the teacher `{teacher.name}`",
+            f"the job does not allow the teacher `{teacher.name}`",
             code="change-refused",
-            why=f"when it was started it was allowed {', '.join(f'`{name}`' for name in _names(allowed))}",
+            why=f"at its start these were allowed: {', '.join(f'`{name}`' for name in _names(allowed))}",
             fix=_FIX,
         )
     if fewest := min(changes, key=len):
         raise ConfigError(
-            f"the job was not allowed another {', '.join(f'`teacher.{name}`' for name in fewest)}",
+            f"the job does not allow another {', '.join(f'`teacher.{name}`' for name in fewest)}",
             code="change-refused",
-            why="without being allowed, it takes other numbers of options that change the pace alone"
+            why="without permission only numeric options that change nothing but the speed can be changed"
             + (f": {', '.join(f'`teacher.{name}`' for name in pace)}" if (pace := _paced(teacher)) else ""),
             fix=_FIX,
         )

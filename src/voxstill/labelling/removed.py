@@ -1,4 +1,4 @@
-"""Labels of removed utterances: rows that say so, made without audio and without a teacher."""
+"""Labels of removed utterances: rows with that reason, made without audio and without a teacher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxstill.storage import lease, tables
 from voxstill.storage.removals import REMOVED
 from voxstill.storage.store import Store
 
-WAY_OUT = "of files that are gone for good: take the utterances out with `voxstill remove`"
+WAY_OUT = "of files that no longer exist: remove the utterances with `voxstill remove`"
 """What ends a run that storage will never let finish."""
 
 

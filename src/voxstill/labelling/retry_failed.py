@@ -30,13 +30,13 @@ def remove_failed(work: Store, prefix: str, of_other_kind: Collection[str] = ())
         if len(kept) < len(labels):
             removals[key] = f"{prefix}/{engine.chunk_id(row.utterance_id for row in kept)}.parquet" if kept else None
     if removals:
-        log.info("label: %d labels are taken out, to be made again", num_removed)
+        log.info("label: %d labels are removed, to be made again", num_removed)
         work.write_json(f"{prefix}/{PLAN}", {"replaced_by": removals, "of_other_kind": sorted(also)})
         finish_removal(work, prefix)
 
 
 def finish_removal(work: Store, prefix: str) -> None:
-    """Do what is left of a removal that was begun; nothing where there is none.
+    """Do what is left of a removal that was started; nothing if there is none.
 
     One process at a time does it: another could take out what was labelled since. StorageError for the others.
     """

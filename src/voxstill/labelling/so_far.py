@@ -35,7 +35,7 @@ class Labels:
 
 
 def labels_so_far(work: Store, teacher: config.Teacher) -> Labels:
-    """The labels of the configured teacher that are there, finished or not; DataError where there are none."""
+    """The labels of the configured teacher that are there, finished or not; DataError if there are none."""
     task = begun_task(work, teacher)
     keys = tables.parts(work, task.prefix)
     done = workdir.success(work, LabelFigures, task.recipe)
@@ -54,29 +54,29 @@ def num_labelled(work: Store, utterances: str, labels: Collection[str]) -> int:
 
 
 def begun_task(work: Store, teacher: config.Teacher) -> Task:
-    """The task of the configured teacher, whose labels are begun; DataError where there are none.
+    """The task of the configured teacher, whose labels are started; DataError if there are none.
 
     Where the teacher cannot be made any more, its labels are those with the same options. A configuration that says
     nothing of a teacher has the only labels that are there.
     """
     recipes = begun.recipes(work)
-    alike = []
+    matching = []
     try:
         task = label.task(teacher, work)
         if task.recipe in recipes:
             return task
     except VoxstillError:
-        alike = [recipe for recipe in recipes if begun.options(work, recipe) == teacher.model_dump()]
+        matching = [recipe for recipe in recipes if begun.options(work, recipe) == teacher.model_dump()]
     if not teacher.model_fields_set:
-        alike = recipes
-    if len(alike) != 1:
+        matching = recipes
+    if len(matching) != 1:
         raise DataError(
             f"`{work.root}` has no labels of `{teacher.name}`",
             code="step-unfinished",
-            why=f"labels that are begun there: {', '.join(recipes) or 'none'}",
-            fix=f"name the teacher of one of them, or run: voxstill label {work.root}",
+            why=f"labels started there: {', '.join(recipes) or 'none'}",
+            fix=f"set the teacher of one of them, or run: voxstill label {work.root}",
         )
-    (recipe,) = alike
+    (recipe,) = matching
     options = begun.options(work, recipe)
     [first, *_] = tables.parts(work, workdir.prefix("labels", recipe))
     rows = tables.from_parquet(work.read(first), Label, work.uri(first), ("utterance_id", "teacher", "recipe"))

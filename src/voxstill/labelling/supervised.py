@@ -1,6 +1,6 @@
 """Labels of supervised utterances: the texts of their manifest, in the table of the teacher that labels the others.
 
-The teacher `reference` makes them, and their rows name it. The other teacher is not asked, and they are no part of its
+The teacher `reference` makes them, and their rows name it. The other teacher is not asked, and they are not part of its
 speed.
 """
 
@@ -48,7 +48,7 @@ def label_texts(
 ) -> None:
     """Write the texts of supervised utterances into the table `labels`; one without a text is a failed label.
 
-    `num_supervised` is how many there are in all. StorageError where some are left because storage did not answer.
+    `num_supervised` is how many there are in all. StorageError if some are left because storage did not answer.
     """
     task, outage = reference_task(), engine.Outage("utterances", WAY_OUT)
 

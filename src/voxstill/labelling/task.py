@@ -14,7 +14,7 @@ from voxstill.teachers import registry
 class Task:
     """A labelling task: one teacher with its options; equal tasks have equal recipes.
 
-    `table` is the name under which the labels lie that version 0.1 has begun.
+    `table` is the name under which the labels lie that version 0.1 has started.
     """
 
     teacher: config.Teacher

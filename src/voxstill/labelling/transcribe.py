@@ -29,16 +29,16 @@ class Transcribe(StageWork):
     _teacher: Teacher = field(init=False, repr=False, compare=False)
 
     def open(self) -> None:
-        """Load the teacher; TeacherError where what it reads was changed since the labels were named after it."""
+        """Load the teacher; TeacherError if what it reads was changed since the labels were named after it."""
         self._teacher = registry.create(self.task.teacher)
         self._teacher.load()
         if getattr(self._teacher, "revision_may_change", False):
             name = self.task.teacher.name
             if f"{name}@{self._teacher.revision()}" != self.task.name:
                 raise TeacherError(
-                    f"what the teacher `{name}` reads was changed while labelling began",
+                    f"the files of the teacher `{name}` changed while labelling started",
                     code="source-changed",
-                    why="its labels are named after what it read before",
+                    why="the recipe of its labels was computed from the earlier files",
                     fix="run the same command again",
                 )
 

@@ -63,7 +63,7 @@ class NoiseBank:
 
 
 def sample_mask(len_B: Tensor, num_samples: int) -> Tensor:
-    """Mask (B, T), true where a sample belongs to the utterance and is no padding."""
+    """Mask (B, T), true where a sample belongs to the utterance and is not padding."""
     return torch.arange(num_samples, device=len_B.device)[None] < len_B[:, None]
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
-    """Load the student saved in `folder`; DataError where there is none.
+    """Load the student saved in `folder`; DataError if there is none.
 
     With `new_head` what stands above its encoder may be missing or of another shape, and is then drawn at random.
     """
@@ -58,7 +58,7 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
         return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"`{folder}` holds no student",
+            f"`{folder}` contains no student",
             code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or the experiment folder itself",
@@ -68,17 +68,17 @@ def load(folder: Path, *, new_head: bool = False) -> PreTrainedModel:
 def read_config(checkpoint: str, also: Sequence[str] = ()) -> PretrainedConfig:
     """Read the `config.json` of a checkpoint, a folder or a name on the Hugging Face Hub.
 
-    DataError where there is none, or its `model_type` is neither in `KINDS` nor in `also`.
+    DataError if there is none, or its `model_type` is neither in `KINDS` nor in `also`.
     """
     try:
         config = load_config(checkpoint)
         if config.model_type not in (*KINDS, *also):
-            raise ValueError(f"it is a `{config.model_type}`; known are {', '.join(KINDS)}")
+            raise ValueError(f"it is a `{config.model_type}`; supported are {', '.join(KINDS)}")
         if getattr(config, "add_adapter", False):
-            raise ValueError("its frames pass through an adapter, which is not known here")
+            raise ValueError("it has an adapter, which is not supported")
     except (OSError, ValueError) as error:
         raise DataError(
-            f"`{checkpoint}` holds no student",
+            f"`{checkpoint}` contains no student",
             code="no-model",
             why=first_line(error),
             fix="give the `model` folder of an experiment, or a folder with config.json and model.safetensors",
@@ -113,28 +113,28 @@ def make_frontend(
     """The frontend for the model of a `config`, log-mel for a new one (None).
 
     The extractor saved in `checkpoint` says how a waveform or log-mels are normalised; for a new model it is
-    `normalization`. ConfigError where that is set, and the checkpoint has another. `is_streaming` is of a new model.
+    `normalization`. ConfigError if that is set, and the checkpoint has another. `is_streaming` is of a new model.
     """
     if config is None:
         log_mel = LogMel(normalization=normalization or "utterance")
         return LogMelFrontend(cfg, noise_bank, log_mel, is_streaming=is_streaming)
     if is_streaming and config.model_type != STREAMING:
         raise ConfigError(
-            f"`student.streaming` does not go with `{checkpoint}`",
+            f"`student.streaming` cannot be used with `{checkpoint}`",
             code="start-checkpoint",
-            why=f"it is a `{config.model_type}`, which hears an utterance as a whole",
+            why=f"it is a `{config.model_type}`, which processes whole utterances",
             fix="leave `student.checkpoint` out, or start from a streaming student",
         )
     frontend = _of_checkpoint(config, cfg, noise_bank, checkpoint)
     its_own = frontend.log_mel.normalization if isinstance(frontend, LogMelFrontend) else None
     if normalization not in (None, its_own):
         raise ConfigError(
-            f"`student.normalization: {normalization}` does not go with `{checkpoint}`",
+            f"`student.normalization: {normalization}` cannot be used with `{checkpoint}`",
             code="start-checkpoint",
             why=f"it was trained with `{its_own}`"
             if its_own
             else f"a `{config.model_type}` has no log-mels to normalise",
-            fix="leave `student.normalization` out: a checkpoint brings its own",
+            fix="leave `student.normalization` out: a checkpoint has its own",
         )
     return frontend
 
@@ -169,8 +169,8 @@ def from_checkpoint(
     """A student with the weights of a checkpoint: all of them with `keep_vocabulary`, else those of its encoder.
 
     New weights are drawn from `seed`. `freeze_convolutions` is for a student that takes a waveform. A Whisper keeps
-    `encoder_layers` and `decoder_layers` of its layers, evenly spaced; None keeps all. ConfigError where this kind of
-    student cannot be made from the checkpoint, DataError where there is none.
+    `encoder_layers` and `decoder_layers` of its layers, evenly spaced; None keeps all. ConfigError if this kind of
+    student cannot be made from the checkpoint, DataError if there is none.
     """
     config = read_config(checkpoint)
     checkpoint_kind = KINDS[config.model_type]
@@ -252,7 +252,7 @@ def _whisper(
     generation.begin_suppress_tokens = None  # a transcript may be empty
     generation.suppress_tokens = list(
         range(end_id + 1, model.config.vocab_size)
-    )  # commands, such as the language, are no text
+    )  # commands, such as the language, are not text
     return model
 
 
@@ -262,7 +262,7 @@ def shallower_whisper(
     """A Whisper with some of the layers of another one, and all its other weights; None keeps all layers.
 
     Layers are copied at even distances, the last one always (Gandhi et al. 2023, "Distil-Whisper: Robust knowledge
-    distillation via large-scale pseudo labelling", section 4). ConfigError where there are fewer layers than asked for.
+    distillation via large-scale pseudo labelling", section 4). ConfigError if there are fewer layers than asked for.
     """
     config = copy.deepcopy(model.config)
     weights = model.state_dict()
@@ -316,7 +316,7 @@ def _log_mel(checkpoint: str | None, num_mels: int) -> LogMel:
 
 
 def _extractor(checkpoint: str | None) -> Mapping[str, Any]:
-    """The configuration of the feature extractor saved with a model; empty where there is none."""
+    """The configuration of the feature extractor saved with a model; empty if there is none."""
     from transformers.models.auto.feature_extraction_auto import get_feature_extractor_config
 
     if checkpoint is None:

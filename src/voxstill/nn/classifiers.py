@@ -37,7 +37,7 @@ _ENCODER = "parakeet_encoder"
 def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str]) -> PreTrainedModel:
     """A student for the classes `names`, its encoder new or from `cfg.checkpoint`, its head initialised from `seed`.
 
-    `about` is kept in its `config.json`. ConfigError where there is no such head for the checkpoint, DataError where
+    `about` is kept in its `config.json`. ConfigError if there is no such head for the checkpoint, DataError if
     there is no checkpoint.
     """
     task: Task = "speakers" if cfg.task == "speakers" else "classes"
@@ -60,11 +60,11 @@ def new(cfg: Student, names: Sequence[str], seed: int, about: Mapping[str, str])
 
 
 def read_config(checkpoint: str) -> PretrainedConfig:
-    """Read the configuration of a checkpoint; ConfigError where no classification head can be put on its model."""
+    """Read the configuration of a checkpoint; ConfigError if no classification head can be put on its model."""
     config = checkpoints.read_config(checkpoint, (_ENCODER,))
     if config.model_type not in (*_FAMILIES, *students.PARAKEET_TYPES, _ENCODER):
         raise ConfigError(
-            f"`{checkpoint}` cannot tell classes apart",
+            f"`{checkpoint}` cannot be used for classification",
             code="start-checkpoint",
             why=f"there is no head for a `{config.model_type}`",
             fix="start from a wav2vec 2.0, HuBERT, WavLM or Parakeet, or leave `student.checkpoint` out",
@@ -84,7 +84,7 @@ def names_of(model: PreTrainedModel) -> list[str]:
 
 
 def load(folder: Path) -> PreTrainedModel:
-    """Load the classifier saved in `folder`; DataError where there is none."""
+    """Load the classifier saved in `folder`; DataError if there is none."""
     from safetensors import SafetensorError
 
     try:
@@ -98,7 +98,7 @@ def load(folder: Path) -> PreTrainedModel:
         return fuse(plan_free(model))
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
-            f"`{folder}` holds no student that tells classes apart",
+            f"`{folder}` contains no student that classifies",
             code="no-model",
             why=first_line(error),
             fix="give an experiment of `student.task: classes` or `speakers`, or the `model` folder in it",
@@ -168,7 +168,7 @@ def _class_of_transformers(model_type: str, task: Task) -> Any:
     base_class = getattr(transformers, name, None)
     if base_class is None:
         raise ConfigError(
-            f"`student.task: {task}` cannot be had from a `{model_type}`",
+            f"`student.task: {task}` cannot be trained from a `{model_type}`",
             code="start-checkpoint",
             why=f"`transformers` has no `{name}`",
             fix="start from a wav2vec 2.0 or a WavLM",

@@ -34,7 +34,7 @@ def num_masked(frames: Counts, prob: float, length: int, least: int) -> Counts:
 def draw_mask(frames_B: Tensor, num_B: Tensor, length: int, generator: Generator) -> Tensor:
     """Draw masks (B, F), true for exactly `num_B` frames of each utterance, in spans of `length` that may overlap.
 
-    Spans come in random order until enough frames are masked; the last one is cut short.
+    Spans come in random order until enough frames are masked; the last one is truncated.
     """
     num_frames = int(frames_B.max())
     starts = max(num_frames - length + 1, 1)
@@ -50,7 +50,7 @@ def draw_mask(frames_B: Tensor, num_B: Tensor, length: int, generator: Generator
 
 
 def masked_positions(hidden_BF: Tensor, num_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Indexes of the masked frames in order (B, M), and which of them are no padding (B, M)."""
+    """Indexes of the masked frames in order (B, M), and which of them are not padding (B, M)."""
     largest = int(num_B.max())
     index_BM = (~hidden_BF).long().argsort(dim=1, stable=True)[:, :largest]
     return index_BM, torch.arange(largest, device=num_B.device) < num_B[:, None]
@@ -76,7 +76,7 @@ def quantized(
     """Product quantisation: code vectors (B, M, G * D), codes (B, M) and probabilities of all (B, M, G, V), in fp32.
 
     With noise it is a hard Gumbel softmax: one code of each group forward, and backward the gradient of the softmax at
-    that temperature. Without noise it is the likeliest code, without a gradient and with probability one.
+    that temperature. Without noise it is the most likely code, without a gradient and with probability one.
     """
     logits_BMGV, (groups, size) = logits_BMGV.float(), codebook_GVD.shape[:2]
     if noise_BMGV is None:

@@ -137,7 +137,7 @@ def padding_ignored(model: PreTrainedModel) -> PreTrainedModel:
 def grouped_in_fp32(model: PreTrainedModel) -> PreTrainedModel:
     """Make grouped convolutions compute in fp32 on a CPU where half precision is asked for; weights keep their names.
 
-    oneDNN's bf16 kernels for AMX give wrong outputs where the channels of a group are no multiple of 16 (torch 2.13).
+    oneDNN's bf16 kernels for AMX give wrong outputs if the channels of a group are not a multiple of 16 (torch 2.13).
     """
     for module in model.modules():
         if isinstance(module, nn.Conv1d) and 1 < module.groups < module.in_channels:

@@ -37,7 +37,7 @@ class Frontend(Protocol):
 
     @property
     def max_duration_ms(self) -> int | None:
-        """Milliseconds that the model pads every input to, and takes at most; None where it takes any length."""
+        """Milliseconds that the model pads every input to, and takes at most; None if it takes any length."""
         ...
 
     @property

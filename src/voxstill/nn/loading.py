@@ -56,7 +56,7 @@ def write_sums(folder: Path) -> None:
 
 
 def version(folder: Path) -> str | None:
-    """16 hexadecimal digits that tell the files of a model folder from others; None where it has no `SHA256SUMS`."""
+    """16 hexadecimal digits that identify the files of a model folder; None if it has no `SHA256SUMS`."""
     path = folder / SUMS
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else None
 
@@ -72,7 +72,7 @@ def sum_faults(folder: Path) -> dict[str, str]:
         if not path.is_file():
             reasons[path.name] = "it is missing"
         elif _sum_of(path) != wanted:
-            reasons[path.name] = "its bytes do not add up to its checksum"
+            reasons[path.name] = "its bytes do not match its checksum"
     return reasons
 
 
@@ -82,7 +82,7 @@ def _sum_of(path: Path) -> str:
 
 
 def load_config(checkpoint: str | Path, *, trust_remote_code: bool = False) -> PretrainedConfig:
-    """Read the `config.json` of a checkpoint; OSError or ValueError where there is none that `transformers` knows."""
+    """Read the `config.json` of a checkpoint; OSError or ValueError if there is none that `transformers` knows."""
     from transformers import AutoConfig
 
     local = Path(checkpoint).is_dir()
@@ -97,12 +97,12 @@ def load_config(checkpoint: str | Path, *, trust_remote_code: bool = False) -> P
 
 
 def _check_dropout(values: Mapping[object, object]) -> None:
-    """ValueError where a dropout is no probability: torch says so in the forward pass, long after loading."""
+    """ValueError if a dropout is not a probability: torch reports it in the forward pass, long after loading."""
     for name, value in values.items():
         if isinstance(value, dict):
             _check_dropout(value)
         elif "dropout" in str(name) and isinstance(value, (int, float)) and not 0 <= value <= 1:
-            raise ValueError(f"`{name}` of its config.json is {value}, and no probability")
+            raise ValueError(f"`{name}` of its config.json is {value}, not a probability")
 
 
 def load_model(
@@ -116,8 +116,8 @@ def load_model(
     """Load a model with every weight of a checkpoint, a folder or a name on the Hugging Face Hub.
 
     With `new_head` the weights of `HEADS` may be missing, too many or of another shape: the caller initialises the
-    head. DataError where anything else does not fit, or a file is not that of `SHA256SUMS`; OSError, ValueError or
-    SafetensorError where nothing can be read.
+    head. DataError if anything else does not fit, or a file is not that of `SHA256SUMS`; OSError, ValueError or
+    SafetensorError if nothing can be read.
     """
     from safetensors import SafetensorError
     from transformers.utils import logging
@@ -158,7 +158,7 @@ def load_model(
             f"the weights of `{checkpoint}` do not fit a {type(model).__name__}",
             code="model-unloadable",
             why="; ".join(reasons),
-            fix="take the folder as it was saved: config.json and all files of weights belong together",
+            fix="use the folder as it was saved: config.json and all weight files belong together",
         )
     return model
 
@@ -169,7 +169,7 @@ def _check_sums(folder: Path) -> None:
             f"`{folder / name}` is broken",
             code="checkpoint-broken",
             why=reason,
-            fix=f"restore it from a copy; or remove `{SUMS}` where it was changed on purpose",
+            fix=f"restore it from a copy; or remove `{SUMS}` if it was changed on purpose",
         )
 
 

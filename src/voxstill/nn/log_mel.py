@@ -26,7 +26,7 @@ from voxstill.nn.mel import HOP, LOG_FLOOR, NUM_FFT, NUM_MELS, PREEMPHASIS, SUBS
 DEVIATION_FLOOR = 1e-5
 _PHASE_ROUNDS = 40
 LEVEL_RANGE_DB = 6.0
-"""How far a new student lets the level of speech be from 0 dB, up and down."""
+"""How far from 0 dB, up and down, the level of speech may be for a new student."""
 _LOUDEST = 0.2
 _DB = math.log(10) / 10
 """A decibel of power in natural logarithms."""
@@ -174,7 +174,7 @@ def centred(mel_BFD: Tensor, frames_B: Tensor) -> Tensor:
 
 
 def frame_mask(frames_B: Tensor, num_frames: int) -> Tensor:
-    """Mask (B, F), true where a frame belongs to the utterance and is no padding."""
+    """Mask (B, F), true where a frame belongs to the utterance and is not padding."""
     return torch.arange(num_frames, device=frames_B.device)[None] < frames_B[:, None]
 
 

@@ -89,7 +89,7 @@ class Lattice:
     duration_DBFU: Tensor
     """Each duration, of a TDT."""
     rest_BFU: Tensor | None
-    """All other tokens together; None where nobody asked."""
+    """All other tokens together; None if not requested."""
 
 
 def lattice(
@@ -125,7 +125,7 @@ def transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor) -> Tenso
 def duration_transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor, durations: Sequence[int]) -> Tensor:
     """TDT (Xu et al. 2023, "Efficient sequence transduction by jointly predicting tokens and durations"), in fp32.
 
-    Like `transducer`, one value an utterance (B,). A path that leaves frame t by a duration d goes on in frame t + d,
+    Like `transducer`, one value an utterance (B,). A path that leaves frame t by a duration d continues in frame t + d,
     and ends by a blank that leads just past the last frame.
     """
     blank_BFU, label_BFU = lattice.moves_2BFU
@@ -181,7 +181,9 @@ def _triton_loss(device: torch.device) -> OverPaths | None:
         length_B = torch.ones(1, dtype=torch.long, device=device)
         transducer_triton.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
-        log.warning("the loss of a transducer takes many small steps on %s, as Triton does not run: %s", device, error)
+        log.warning(
+            "the transducer loss is computed in many small steps on %s, as Triton does not run: %s", device, error
+        )
         return None
     return transducer_triton.loss
 

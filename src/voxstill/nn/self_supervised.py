@@ -51,7 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {"tiny": _SMALL, "base": {}, "large": _LARGE
 def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
     """Build a Wav2Vec2ForPreTraining, new or with the weights of `cfg.checkpoint`; equal arguments give equal weights.
 
-    Its forward pass is `contrastive_outputs`. ConfigError or DataError where the checkpoint is no wav2vec 2.0.
+    Its forward pass is `contrastive_outputs`. ConfigError or DataError if the checkpoint is not a wav2vec 2.0.
     """
     from transformers import Wav2Vec2Config
 
@@ -71,10 +71,10 @@ def wav2vec2(cfg: Pretrain, seed: int) -> PreTrainedModel:
             config = checkpoints.read_config(cfg.checkpoint)
             if config.model_type != "wav2vec2":
                 raise ConfigError(
-                    f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `wav2vec2`",
+                    f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained further by `wav2vec2`",
                     code="start-checkpoint",
                     why=f"it is a `{config.model_type}`",
-                    fix="give one of wav2vec 2.0, or set `pretrain.method: best_rq` for a Parakeet",
+                    fix="use a wav2vec 2.0 checkpoint, or set `pretrain.method: best_rq` for a Parakeet",
                 )
             new_head = "Wav2Vec2ForPreTraining" not in (config.architectures or ())  # an encoder has no quantizer
             with loading_weights(cfg.checkpoint):
@@ -186,10 +186,10 @@ def best_rq(cfg: Pretrain, size: students.Size, seed: int, normalization: Normal
     model = checkpoints.from_checkpoint(cfg.checkpoint, num_codes(cfg), keep_vocabulary=False, **options)
     if model.config.model_type not in students.PARAKEET_TYPES:
         raise ConfigError(
-            f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained on by `best_rq`",
+            f"`pretrain.checkpoint: {cfg.checkpoint}` cannot be trained further by `best_rq`",
             code="start-checkpoint",
             why=f"it is a `{model.config.model_type}`",
-            fix="give a Parakeet, such as a student of ours, or set `pretrain.method: wav2vec2`",
+            fix="use a Parakeet, such as a student of voxstill, or set `pretrain.method: wav2vec2`",
         )
     return model
 
@@ -248,7 +248,7 @@ def random_projection(num_mels: int, dims: int, generator: Generator) -> Tensor:
 def cepstra(num_mels: int, dims: int) -> Tensor:
     """Projection (W, D) of eight stacked frames to the lowest cepstral coefficients of their mean: the spectral shape.
 
-    Coefficient k is weighted by k + 1: deviations fall about so with the order, and all are to count alike (Paliwal
+    Coefficient k is weighted by k + 1: deviations fall about so with the order, and all are to count equally (Paliwal
     1982, "On the performance of the quefrency-weighted cepstral coefficients in vowel recognition").
     """
     position_D, order_C = torch.arange(num_mels) + 0.5, torch.arange(dims)

@@ -195,12 +195,12 @@ def transducer_class(name: str) -> Any:
 
 
 def is_streaming(model: PreTrainedModel) -> bool:
-    """Whether a student hears no more than a chunk ahead."""
+    """Whether a student looks ahead by a chunk at most."""
     return bool(model.config.model_type == STREAMING)
 
 
 def _lookahead(model: PreTrainedModel) -> dict[str, int]:
-    """How far ahead a streaming student hears. In training that is drawn for each batch, as by Noroozi et al. 2024,
+    """How far a streaming student looks ahead. In training that is drawn for each batch, as by Noroozi et al. 2024,
     "Stateful Conformer with cache-based inference for streaming automatic speech recognition", section 3.3."""
     if not is_streaming(model):
         return {}
@@ -215,7 +215,7 @@ def student_kind(model: PreTrainedModel) -> Kind:
 
 
 def blank_id(model: PreTrainedModel) -> int:
-    """Id of the blank of a CTC student or a transducer; DataError where a transducer's is not its last token."""
+    """Id of the blank of a CTC student or a transducer; DataError if a transducer's is not its last token."""
     config = model.config
     if student_kind(model) == "ctc":
         return int(config.pad_token_id)
@@ -223,8 +223,8 @@ def blank_id(model: PreTrainedModel) -> int:
         raise DataError(
             f"the blank of this `{config.model_type}` is token {config.blank_token_id} of {config.vocab_size}",
             code="model-unloadable",
-            why="the decoders here take the last token for the blank",
-            fix="take another checkpoint",
+            why="the decoders expect the blank to be the last token",
+            fix="use another checkpoint",
         )
     return int(config.blank_token_id)
 

@@ -60,30 +60,30 @@ def align(
 ) -> AlignResult:
     """Align the text, a file, with the audio, and write the utterances that fit as a JSONL manifest.
 
-    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none or the manifest exists,
-    unless it may be overwritten; DataError where text and audio cannot belong together.
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError if there is none or the manifest exists,
+    unless it may be overwritten; DataError if text and audio cannot belong together.
     """
     if not is_local(output):
         fix = "write it to this machine, then copy it there"
         raise ConfigError(
-            f"`{output}` is no path", code="output-path", why="the manifest is a file of this machine", fix=fix
+            f"`{output}` is not a path", code="output-path", why="the manifest is a file of this machine", fix=fix
         )
     path = local_path(output)
     if path.is_dir():
-        raise ConfigError(f"`{path}` is a folder", code="output-path", why="the manifest is a file", fix="name a file")
+        raise ConfigError(f"`{path}` is a folder", code="output-path", why="the manifest is a file", fix="give a file")
     if path.exists() and not overwrite:
         raise ConfigError(
             f"`{path}` exists",
             code="output-exists",
             why="it would be overwritten",
-            fix="name another file, or add --yes",
+            fix="give another file, or add --yes",
         )
     if (model := model or cfg.filter.aligner) is None:
         raise ConfigError(
-            "there is no model to align with",
+            "no model for the alignment is set",
             code="option-missing",
             why="neither `--model` nor `filter.aligner` is set",
-            fix="name a CTC model of the language: a student, a wav2vec 2.0 or a Parakeet-CTC",
+            fix="give a CTC model of the language: a student, a wav2vec 2.0 or a Parakeet-CTC",
         )
     recognizer = Recognizer(config.validated(RecognizerOptions, {"model": model}, prefix="filter.aligner."))
     transcript = _read_text(text)
@@ -104,7 +104,7 @@ def align(
             f"no text of `{text}` fits `{audio}`",
             code="text-not-aligned",
             why=", ".join(f"{count} {reason}" for reason, count in Counter(row.reason for row in rows).items()),
-            fix="see whether they belong together, take a model of their language, or lower `filter.min_alignment`",
+            fix="check that they belong together, use a model of their language, or lower `filter.min_alignment`",
         )
     Store(str(path.parent)).replace(path.name, _manifest(kept, audio, path))
     hours = sum(row.end_ms - row.start_ms for row in kept) / 3_600_000
@@ -112,22 +112,22 @@ def align(
 
 
 def _read_text(text: str) -> str:
-    """The transcript; DataError where it is empty or no text."""
+    """The transcript; DataError if it is empty or no text."""
     try:
         transcript = read_uri(text).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"`{text}` is no text", code="unreadable-file", why=str(error), fix="give a text file in UTF-8"
+            f"`{text}` is not a text file", code="unreadable-file", why=str(error), fix="give a text file in UTF-8"
         ) from None
     if not transcript.split():
         raise DataError(
-            f"`{text}` is empty", code="no-words", why="it holds no words", fix="give the transcript of the audio"
+            f"`{text}` is empty", code="no-words", why="it contains no words", fix="give the transcript of the audio"
         )
     return transcript
 
 
 def _aligned(cfg: Config, recognizer: Recognizer, samples_T: Samples, transcript: str, name: str) -> Iterator[_Aligned]:
-    """The texts of the transcript in order, with what is dropped of them; DataError where it cannot be aligned."""
+    """The texts of the transcript in order, with what is dropped of them; DataError if it cannot be aligned."""
     from voxstill.decoding import emissions, forced_alignment
 
     vocabulary, frame_ms = recognizer.vocabulary, recognizer.frame_ms
@@ -143,13 +143,13 @@ def _aligned(cfg: Config, recognizer: Recognizer, samples_T: Samples, transcript
             f"`{recognizer.options.model}` has no token of any word in `{name}`",
             code="text-not-aligned",
             why=f"it begins with {' '.join(transcript.split()[:5])!r}",
-            fix="take a model of its language and script",
+            fix="use a model of its language and script",
         )
     written = [ids for ids in tokens if ids]
     num_frames = len(samples_T) // pcm.ms_to_samples(frame_ms) - 1  # some models have one less than there is time for
     if num_frames < (fewest := forced_alignment.min_frames(written)):
         raise DataError(
-            "the audio is shorter than its text can be",
+            "the audio is too short for its text",
             code="text-not-aligned",
             why=f"`{name}` has {fewest:,} tokens, and the model {max(num_frames, 0):,} frames of {frame_ms} ms",
             fix="give the audio that the text belongs to, or the text of this part",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def load_config(file: str | Path | None = None, *overrides: str) -> Config:
     """Load a configuration: the defaults, a YAML file, the environment, then `section.key=value` overrides.
 
-    ConfigError where an option is unknown or a value is out of range.
+    ConfigError if an option is unknown or a value is out of range.
 
     >>> voxstill.load_config("my.yaml", "train.steps=4").train.steps
     4
@@ -49,10 +49,10 @@ def load_config(file: str | Path | None = None, *overrides: str) -> Config:
 def create_config(output: str | Path | None = None, *, overwrite: bool = False) -> ReportResult:
     """Make a commented configuration with every option: as text, or written to a file.
 
-    ConfigError where the file exists, unless it may be overwritten.
+    ConfigError if the file exists, unless it may be overwritten.
 
     >>> print(voxstill.create_config().to_text().splitlines()[0])
-    # voxstill configuration. Commented options show their defaults: take away `# ` to change one.
+    # voxstill configuration. Commented options show their defaults: remove `# ` to change one.
     >>> voxstill.create_config("new.yaml").figures
     {'path': 'new.yaml'}
     """
@@ -73,13 +73,13 @@ def explain(section: str | None = None) -> list[config.Option]:
 
 
 def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
-    """Write audio of the source to a folder as WAV files: as it is, and as each augmentation leaves it.
+    """Write audio of the source to a folder as WAV files: unchanged, and after each augmentation.
 
-    DataError where nothing of the source can be read.
+    DataError if nothing of the source can be read.
 
     >>> preview = voxstill.preview_augmentation(cfg, "augmented")
     >>> preview.files[0]["file"], preview.files[0]["what"]
-    ('augmented/1-before.wav', 'as it is')
+    ('augmented/1-before.wav', 'original')
     """
     from voxstill.pipeline import preview_augmentation as previewing
 
@@ -87,7 +87,7 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
 
 
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
-    """Find the recordings of `source.uri` and cut them into utterances; what is there already is not done again.
+    """Find the recordings of `source.uri` and cut them into utterances; existing results are not made again.
 
     With `part`, such as "1/4", only a quarter of the files is indexed, while other processes index the others.
 
@@ -109,7 +109,7 @@ def label(
     part: str | None = None,
     allow_teacher: Sequence[str] = (),
 ) -> LabelFigures:
-    """Label every utterance with the teacher, up to the limits; the same call goes on where this one stopped.
+    """Label every utterance with the teacher, up to the limits; the same call resumes where this one stopped.
 
     With `retry_failed` labels that failed before are made again. With `part`, such as "1/4", only a quarter of the
     chunks is labelled, while other processes label the others. `allow_teacher` names the teachers that `control` may
@@ -209,7 +209,7 @@ def filter(  # noqa: A001  # it is the name of the step
 def tune_filter(cfg: Config) -> TuneResult:
     """Propose thresholds of the filter by the labels that have a human text; no verdict is made or changed.
 
-    DataError where there are no human texts, or where the teacher learnt from them.
+    DataError if there are no human texts, or where the teacher learnt from them.
 
     >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
     >>> _ = voxstill.label(other)
@@ -257,7 +257,7 @@ def plan(
     """Plan the batches of an epoch before any audio is read: of a work folder, of shards, or of Parquet files.
 
     `ranks` is the number of processes that train together, `train.devices` where it is None; Parquet files have one
-    then. With `pretrain` the batches are those of `pretrain`, else of `train`. ConfigError where the ranks do not
+    then. With `pretrain` the batches are those of `pretrain`, else of `train`. ConfigError if the ranks do not
     divide the batches of a step.
 
     >>> result = voxstill.plan(cfg.work, cfg, ranks=2)
@@ -304,7 +304,8 @@ def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int 
 
 
 def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
-    """Pre-train a model on audio without labels, for students to start from; an `experiment` goes on, as with `train`.
+    """Pre-train a model on audio without labels, for students to start from; an `experiment` continues, as with
+    `train`.
 
     >>> audio_only = voxstill.load_config("my.yaml", "train.name=pretrained", "pretrain.crop_ms=1000")
     >>> voxstill.pretrain(audio_only).steps
@@ -318,7 +319,7 @@ def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSumma
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student in an experiment folder; the same call again resumes it, or returns what is finished.
 
-    An `experiment` goes on with this configuration: another rate, length, budget or precision.
+    An `experiment` continues with this configuration: another rate, length, budget or precision.
 
     >>> summary = voxstill.train(cfg)
     >>> summary.steps, summary.dev_metric
@@ -332,7 +333,7 @@ def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
 def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:
     """Find what was wrong with a step that training skipped: loss and gradient of each of its utterances.
 
-    `batch` is a file in the folder `skipped` of the experiment; DataError where it is none.
+    `batch` is a file in the folder `skipped` of the experiment; DataError if it is none.
 
     >>> voxstill.replay(experiment, "my.yaml")
     Traceback (most recent call last):
@@ -370,7 +371,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
 
 
 def run_demo(work: str | Path = "work/demo", *overrides: str) -> RunResult:
-    """Run all steps on a corpus that it makes itself: no network, no GPU, six minutes with the defaults.
+    """Run all steps on a synthetic corpus: no network, no GPU, six minutes with the defaults.
 
     >>> result = voxstill.run_demo("work/demo", "train.steps=200")  # doctest: +SKIP
     """

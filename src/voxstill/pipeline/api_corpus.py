@@ -25,7 +25,7 @@ def voices(
 ) -> VoicesResult:
     """Make a folder of synthetic speech of a grammar or a text file, with a manifest; `cfg.seed` decides the voices.
 
-    A folder that is complete is not made again. ConfigError where it holds something else, DataError where there are
+    A folder that is complete is not made again. ConfigError if it holds something else, DataError if there are
     no sentences.
 
     >>> Path("texts.txt").write_text("turn on the light")
@@ -49,8 +49,8 @@ def align(
 ) -> AlignResult:
     """Cut a long recording with its transcript into labelled utterances: a JSONL manifest that `index` reads.
 
-    `model` is a CTC model, `filter.aligner` where it is None. ConfigError where there is none, or the manifest exists
-    and may not be overwritten; DataError where text and audio cannot belong together.
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError if there is none, or the manifest exists
+    and may not be overwritten; DataError if text and audio cannot belong together.
 
     >>> voxstill.align(cfg, "speech.wav", "my.yaml", "aligned.jsonl")
     Traceback (most recent call last):
@@ -102,7 +102,7 @@ def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyRes
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
     """Leave utterances or recordings out of every later table and shard; a second call with the same ids does nothing.
 
-    DataError where an id is not known in `cfg.work`; then none is removed.
+    DataError if an id is not known in `cfg.work`; then none is removed.
 
     >>> voxstill.remove(cfg, ["nobody"])
     Traceback (most recent call last):
@@ -125,7 +125,7 @@ def explore(
     """Serve the page of a corpus, with experiments side by side, on loopback until SIGTERM or SIGINT.
 
     `ready` is called with the address once it answers. With `edit` labels can be judged, in the name of `judge`.
-    ConfigError where packages are missing or the port is taken, DataError where there is no corpus or no experiment.
+    ConfigError if packages are missing or the port is taken, DataError if there is no corpus or no experiment.
 
     >>> voxstill.explore(cfg, ["exp/nobody"])
     Traceback (most recent call last):
@@ -150,7 +150,7 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
 def doctor(cfg: Config, where: str | Path | None = None) -> DoctorResult:
     """Check this machine, or a work folder or an experiment: what is slow or wrong, the worst first, and the fix.
 
-    DataError where a folder is neither. `replay` looks into a step that a training skipped.
+    DataError if a folder is neither. `replay` looks into a step that a training skipped.
 
     >>> result = voxstill.doctor(cfg, cfg.work)
     >>> {check.state for check in result.checks} <= {"ok", "warn", "fail"}

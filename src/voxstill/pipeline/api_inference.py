@@ -39,10 +39,10 @@ def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, for
 def classify(
     model: str | Path, audio: Sequence[str | Path], cfg: Config | None = None, *, top: int = 5
 ) -> ClassifyResult:
-    """Classify recordings with a class student: the `top` likeliest classes of each, with their probabilities.
+    """Classify recordings with a class student: the `top` most likely classes of each, with their probabilities.
 
     `audio` names files, folders and addresses, as `voxstill classify` takes them. What cannot be read has an `error`.
-    ConfigError where the model is no class student.
+    ConfigError if the model is not a class student.
 
     >>> voxstill.classify("exp/student", ["speech.wav"])
     Traceback (most recent call last):
@@ -54,11 +54,11 @@ def classify(
 
 
 def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: TurnFormat = "rttm") -> DiarizeResult:
-    """Find who speaks when: the turns of recordings, by the engine `diarize.name`, `embedded` where it is not set.
+    """Diarize recordings: their speaker turns, by the engine `diarize.name`, `embedded` where it is not set.
 
     `audio` names files, folders and addresses, as `voxstill diarize` takes them. What cannot be read has an `error`.
     `form` is that of the result as text.
-    ConfigError where the engine cannot be loaded.
+    ConfigError if the engine cannot be loaded.
 
     >>> by_program = voxstill.load_config(None, "diarize={name: command, command: [echo, '; no turns of']}")
     >>> result = voxstill.diarize(["speech.wav"], by_program)
@@ -81,7 +81,7 @@ def embed(
     """Embed the voices of recordings with a speaker student: a vector of unit length for each.
 
     `output` is a file to write them to, `.npz` or `.jsonl`. With `compare` two recordings have their cosine, and
-    whether one speaker is in both, by the threshold of the model's evaluation. ConfigError where the model is no
+    whether one speaker is in both, by the threshold of the model's evaluation. ConfigError if the model is no
     speaker student.
 
     >>> voxstill.embed("exp/student", ["speech.wav", "speech.wav"], compare=True)
@@ -107,9 +107,9 @@ def export(
 
     Its tokens are compared with those of torch before: on `evaluate.split` of the experiment, or of `cfg`, where the
     work folder is there, else on synthetic speech. With `int8` there is a model with weights of 8 bits as well, unless
-    that costs accuracy: then `rejected` says how much. `streaming` says what a streaming student is to hear at once, in
+    that costs accuracy: then `rejected` says how much. `streaming` is the chunk size of a streaming student, in
     milliseconds: 1120, 560, 160 or 80, by default 560. A folder that is complete and of the same model is not made
-    again. ConfigError where it holds something else, DataError where tokens differ.
+    again. ConfigError if it holds something else, DataError if tokens differ.
 
     >>> result = voxstill.export("exp/student", "onnx", cfg)
     >>> result.gate.equal == result.gate.utterances, "model.onnx" in result.files
@@ -123,10 +123,10 @@ def export(
 
 
 def push(model: str | Path, name: str, cfg: Config | None = None) -> PushResult:
-    """Bring a student, of an experiment or exported, to the Hugging Face Hub as `owner/name`, with a model card.
+    """Upload a student, of an experiment or exported, to the Hugging Face Hub as `owner/name`, with a model card.
 
-    A repository that is not there yet is made, and private. ConfigError where there is no finished student,
-    StorageError where it cannot be written, as where nobody is logged in.
+    A repository that does not exist yet is created, and private. ConfigError if there is no finished student,
+    StorageError if it cannot be written, for example without a login.
 
     >>> voxstill.push("exp/student", "no name")
     Traceback (most recent call last):
@@ -141,8 +141,8 @@ def push(model: str | Path, name: str, cfg: Config | None = None) -> PushResult:
 def restore_model(copy: str | Path, output: str | Path, base: str | Path | None = None) -> Path:
     """Make a whole model folder of a copy that holds only changed weights, which `train.export_changes` writes.
 
-    `base` says where the checkpoint is now that the student began with; without it, where it was then. Returns the path
-    of the folder. DataError where that is another checkpoint, or the copy is none.
+    `base` says where the checkpoint is now that the student started with; without it, where it was then. Returns the
+    path of the folder. DataError if that is another checkpoint, or the copy is none.
 
     >>> voxstill.restore_model("exp/student/model", "whole")
     Traceback (most recent call last):
@@ -167,7 +167,7 @@ def serve(
     """Serve students as a transcription server with OpenAI's API, until SIGTERM or SIGINT.
 
     `models` are written as those of `voxstill serve`: `[NAME=]MODEL[@WEIGHT]`. With `ray` they are served in replicas
-    on Ray, at least `cfg.serve.min_replicas`. `ready` is called with the address once all are loaded. ConfigError where
+    on Ray, at least `cfg.serve.min_replicas`. `ready` is called with the address once all are loaded. ConfigError if
     one cannot be served, the address is taken or packages are missing.
 
     >>> voxstill.serve(["mine=exp/student@0"])
@@ -193,8 +193,8 @@ def listen(
     """Transcribe the microphone, or the recording `source`, while it is read; return at its end.
 
     `target` is a model, or the address of a `voxstill serve`. `show` is called with words as they are added, and with
-    each segment of speech at its end. `paced` reads a recording no faster than it was spoken. DataError where it is no
-    audio, ConfigError where there is no microphone or no server.
+    each segment of speech at its end. `paced` reads a recording in real time. DataError if it is no
+    audio, ConfigError if there is no microphone or no server.
 
     >>> voxstill.listen("http://127.0.0.1:9", "speech.wav")
     Traceback (most recent call last):

@@ -39,7 +39,7 @@ def report(experiment: str | Path) -> ExperimentReport:
     """Write the page of a trained experiment, from the results of its evaluations; returns a line for each result.
 
     It has learning curves, the most frequent errors, all utterances, and a paired test of student and teacher.
-    ConfigError where the folder is no experiment.
+    ConfigError if the folder is not an experiment.
 
     >>> _ = voxstill.evaluate(experiment)
     >>> voxstill.report(experiment).results[0]["split"]

@@ -49,7 +49,7 @@ _NO_MORE = object()
 
 
 class Row(Protocol):
-    """What came of a recording: a result, or an `error` that says why there is none."""
+    """The outcome of a recording: a result, or an `error` that says why there is none."""
 
     @property
     def audio(self) -> str:
@@ -86,7 +86,7 @@ class AudioReader:
     def read(self, recording: object, rate_hz: int = RATE_HZ) -> Iterator[Decoded]:
         """The samples of a recording, as long as the block lasts; an array has `rate_hz`.
 
-        DataError or StorageError where it is no audio or cannot be read.
+        DataError or StorageError if it is no audio or cannot be read.
         """
         if _is_array(recording):
             samples_T = samples.from_array(_as_array(recording), rate_hz, self._gain)
@@ -108,7 +108,7 @@ class AudioReader:
         """The name of each recording, and what gives its samples, as `read` does; it is entered before the next one.
 
         Meanwhile those that follow are decoded by a thread: `ahead_ms` of audio, and the recording that goes beyond.
-        What is no path is in memory, so of such recordings one is asked for ahead.
+        What is not a path is in memory, so of such recordings one is asked for ahead.
         """
         left, names = iter(recordings), deque[str]()
         most_ahead, is_started = 1, False
@@ -165,7 +165,7 @@ def _is_array(recording: object) -> TypeGuard[NDArray[Any] | Tensor]:
 
 
 def _is_tensor(audio: object) -> TypeGuard[Tensor]:
-    torch = sys.modules.get("torch")  # where nobody has loaded it, nothing is a tensor
+    torch = sys.modules.get("torch")  # where it is not loaded, nothing is a tensor
     return torch is not None and isinstance(audio, torch.Tensor)
 
 
@@ -180,7 +180,7 @@ def name_of(recording: object) -> str:
 
 
 def _content(file: Readable) -> bytes:
-    """All bytes of an open file; DataError where it cannot be read, or was opened as text."""
+    """All bytes of an open file; DataError if it cannot be read, or was opened as text."""
     try:
         content = file.read()
     except (OSError, ValueError) as error:
@@ -194,7 +194,7 @@ def _content(file: Readable) -> bytes:
 
 @contextmanager
 def _source(recording: object) -> Iterator[ByteSource]:
-    """The bytes of an audio file; DataError where it is none."""
+    """The bytes of an audio file; DataError if it is none."""
     if isinstance(recording, Bytes):
         yield bytes(recording)
     elif isinstance(recording, str | os.PathLike):

@@ -1,4 +1,4 @@
-"""Files of a WORK that belong to no table: the record of removed utterances, what people judged, and unpacked copies of
+"""Files of a WORK that belong to no table: the record of removed utterances, judgements, and unpacked copies of
 compressed files.
 
 No step of a configuration makes the first two again, and only `voxstill index` unpacks a file once more.
@@ -19,7 +19,7 @@ from voxstill.storage.store import Store
 from voxstill.storage.uri import ByteRange, split_range
 
 _UNPACKED = "unpacked/"
-_RECORD_FIX = "put a copy of it back, or delete it and run `voxstill remove` again with its ids"
+_RECORD_FIX = "restore it from a copy, or delete it and run `voxstill remove` again with its ids"
 
 
 def file_faults(work: Store) -> tuple[int, dict[str, str]]:
@@ -28,7 +28,7 @@ def file_faults(work: Store) -> tuple[int, dict[str, str]]:
     judged = tables.parts(work, corrections.PREFIX)
     faults = {key: fault for key in record if (fault := _record_fault(work, key)) is not None}
     if not faults and (num := _num_forgotten(work)):
-        why = f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
+        why = f"a file of it is missing: by their labels, {num:,} utterances were removed with it"
         faults[removals.PREFIX] = f"{why}; {_RECORD_FIX}"
     faults |= {key: fault for key in judged if (fault := _judgement_fault(work, key)) is not None}
     there = {entry.key: entry.num_bytes for entry in work.list(_UNPACKED)}
@@ -36,7 +36,7 @@ def file_faults(work: Store) -> tuple[int, dict[str, str]]:
         if key not in there:
             faults[key] = f"{IS_MISSING}; `voxstill index` unpacks it again"
         elif num := sum(_is_other(work, key, there[key], *member) for member in recordings.items()):
-            why = f"{num:,} recordings in it are not what was indexed"
+            why = f"{num:,} recordings in it are not those that were indexed"
             faults[key] = f"{why}; delete it, and `voxstill index` unpacks it again"
     return len(record) + len(judged) + len(unpacked), faults
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Figures = TypeVar("Figures", bound=TableFigures)
 IS_MISSING = "it is missing"
 _IS_ADDED = "it was added since the table was finished"
-_IS_ANOTHER = "it is another than was written"
-_IS_DOUBLED = "it holds ids that stand in another part as well, or twice in it"
+_IS_ANOTHER = "it is not the file that was written"
+_IS_DOUBLED = "it has ids that are also in another part, or twice in it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class ReadPart:
 
 
 class FinishedTable(Generic[Figures]):
-    """A table that was finished: `figures` are those of its `_SUCCESS.json`, None where that cannot be read."""
+    """A table that was finished: `figures` are those of its `_SUCCESS.json`, None if that cannot be read."""
 
     def __init__(self, findings: Findings, figures_type: type[Figures], recipe: str) -> None:
         self.work, self.kind, self.recipe = findings.work, figures_type.kind, recipe
@@ -109,11 +109,11 @@ class FinishedTable(Generic[Figures]):
     def compare(self, what: str, counted: int, num: int) -> None:
         """Add the table where it does not hold as many as were counted; earlier versions did not count everything."""
         if counted and counted != num:
-            self.add(self.prefix, f"it holds {num:,} {what}, and {tables.SUCCESS} counts {counted:,}")
+            self.add(self.prefix, f"it has {num:,} {what}, but {tables.SUCCESS} says {counted:,}")
 
     @property
     def sound_figures(self) -> Figures | None:
-        """The figures, to compare with; None where something of the table is broken, so that they do not fit anyhow."""
+        """The figures, to compare with; None if something of the table is broken, so that they do not fit anyhow."""
         return self.figures if len(self._findings.rows) == self._first else None
 
     def parts(self, kind: type[DataclassInstance], names: Iterable[str] = ()) -> Iterator[ReadPart]:

@@ -90,11 +90,11 @@ class _Check:
             digest.update(hashlib.sha256(part.data).digest())
         table.add_doubled(ids)
         figures = table.sound_figures
-        if figures is None or len(ids) > figures.labels:  # others were begun since: they have no figures yet
+        if figures is None or len(ids) > figures.labels:  # others were started since: they have no figures yet
             return
         table.compare("labels", figures.labels, len(ids))
         if len(ids) == figures.labels and figures.sha256 not in ("", digest.hexdigest()):
-            table.add(table.prefix, f"its labels have another checksum than {tables.SUCCESS} says")
+            table.add(table.prefix, f"the checksum of its labels is not that of {tables.SUCCESS}")
         utterance_ids = self._ids.get(self._listings.get(figures.source or "", ""))
         if utterance_ids is not None and (num := utterance_ids.num_missing(ids)):
             table.add(table.prefix, f"{num:,} of {len(utterance_ids):,} utterances have no label")

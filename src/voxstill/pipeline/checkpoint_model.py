@@ -25,7 +25,7 @@ def model_of(target: str) -> Iterator[tuple[str, str | None]]:
     """The folder of a model to load, and the name of the checkpoint that it was made of.
 
     A checkpoint becomes a model folder for as long as the block lasts; any other target is itself, and of none.
-    DataError where the checkpoint is broken or gone, ConfigError where the task makes no model of one.
+    DataError if the checkpoint is broken or gone, ConfigError if the task makes no model of one.
     """
     run = RunDir.of_checkpoint(Path(target))
     if run is None:
@@ -44,10 +44,10 @@ def _make(target: str, run: RunDir, output: RunDir) -> str:
 
     if is_pretraining(run):
         raise ConfigError(
-            f"`{target}` is of a pre-training",
+            f"`{target}` is a pre-trained model",
             code="wrong-model",
-            why="it writes no text and tells no classes apart",
-            fix="train a student with `student.checkpoint`, and judge that",
+            why="it outputs neither text nor classes",
+            fix="train a student with `student.checkpoint`, and evaluate that",
         )
     cfg = config.load_snapshot(str(run.config))
     task = registry.find(cfg.student.task)
@@ -80,7 +80,7 @@ def _weights(path: Path) -> tuple[str, dict[str, Tensor]]:
         except (FileNotFoundError, RuntimeError) as error:  # also of a link to itself
             reason = str(error)
     raise DataError(
-        f"`{path}` is no whole checkpoint",
+        f"`{path}` is not a complete checkpoint",
         code="checkpoint-broken",
         why=reason,
         fix="give another one, `checkpoints/last` for example",

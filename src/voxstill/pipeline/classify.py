@@ -48,7 +48,7 @@ class ClassProbability(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification(Result):
-    """The likeliest classes of a recording, best first; none where `error` says why it cannot be read."""
+    """The most likely classes of a recording, best first; none where `error` says why it cannot be read."""
 
     audio: str
     classes: tuple[ClassProbability, ...] = ()
@@ -67,7 +67,7 @@ class ClassifyResult(Result):
 
     results: Sequence[Classification]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
 
     @property
     def exit_code(self) -> int:
@@ -81,7 +81,7 @@ class ClassifyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding(Result):
-    """The embedding of the voice in a recording, of unit length; None where `error` says why it cannot be read."""
+    """The embedding of the voice in a recording, of unit length; None if `error` says why it cannot be read."""
 
     audio: str
     embedding: tuple[float, ...] | None
@@ -91,7 +91,7 @@ class Embedding(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Result):
-    """The similarity of two voices; `threshold` and `same` are None where the model was never judged on two speakers.
+    """The similarity of two voices; `threshold` and `same` are None if the model was never judged on two speakers.
 
     `threshold` is the one of the equal error rate in the result `judged` of the model's experiment.
     """
@@ -104,7 +104,7 @@ class Comparison(Result):
     def to_text(self) -> str:
         """The similarity and what it means."""
         if self.threshold is None:
-            return f"cosine {self.cosine:.3f}; no threshold is known: judge the model with `voxstill evaluate`"
+            return f"cosine {self.cosine:.3f}; no threshold is known: evaluate the model with `voxstill evaluate`"
         answer = "the same speaker" if self.same else "two speakers"
         return f"cosine {self.cosine:.3f}: {answer} (threshold {self.threshold:.3f})"
 
@@ -115,7 +115,7 @@ class EmbedResult(Result):
 
     embeddings: Sequence[Embedding]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     output: str | None = None
     comparison: Comparison | None = None
 
@@ -150,10 +150,10 @@ class _Student:
             if (actual := registry.name_of(folder)) != task:
                 fix = {"classes": "classify", "speakers": "embed", "recognition": "transcribe"}.get(actual, "evaluate")
                 raise ConfigError(
-                    f"`{model}` {'tells no classes apart' if task == 'classes' else 'has no embedding of speakers'}",
+                    f"`{model}` {'does not classify' if task == 'classes' else 'has no embedding of speakers'}",
                     code="wrong-model",
                     why=f"its task is `{actual}`, and not `{task}`",
-                    fix=f"give it to `voxstill {fix}`, or give another student here",
+                    fix=f"use `voxstill {fix}` for it, or give another student",
                 )
             self._loaded = LoadedClassifier(model_folder(folder), cfg.augment)
         self.names = self._loaded.names
@@ -168,13 +168,13 @@ class _Student:
     def _output(self, path: str) -> _Output:
         try:
             with recordings.readable(path) as source, self._reader.read(source) as decoded:
-                silent = "silent: all of its samples are 0" if decoded.is_silent else None
+                silent = "silent: all samples are 0" if decoded.is_silent else None
                 return _Output(path, self._mean(decoded.samples_T), warning=decoded.warning or silent)
         except VoxstillError as error:
             return _Output(path, None, error=in_one_line(error))
 
     def _mean(self, samples_T: vad.Samples) -> NDArray[np.float32]:
-        """The output for a recording: of its utterances, the mean by their length; DataError where there is none."""
+        """The output for a recording: of its utterances, the mean by their length; DataError if there is none."""
         sums: list[NDArray[np.float32]] = []
         num_samples = 0
         for start_ms, end_ms in vad.segment(samples_T, self._cfg.segment):
@@ -189,10 +189,10 @@ class _Student:
 
 
 def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> ClassifyResult:
-    """Classify recordings: files, folders, addresses or standard input; the `top` likeliest classes of each.
+    """Classify recordings: files, folders, addresses or standard input; the `top` most likely classes of each.
 
     A recording longer than `segment.max_ms` is cut at pauses, and its probabilities are the mean over its parts. One
-    that cannot be read has its reason instead. ConfigError where the model tells no classes apart.
+    that cannot be read has its reason instead. ConfigError if the model tells no classes apart.
     """
     top = whole_number("top", top, 1)
     paths, num_skipped = recordings.expand(names)
@@ -212,19 +212,21 @@ def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> Classif
 def embed(cfg: Config, model: str, names: Sequence[str], output: str | None, *, compare: bool) -> EmbedResult:
     """Embed the voices of recordings, as `classify` reads them; write the embeddings to `output`, compare two.
 
-    ConfigError where the model is no speaker student, `output` ends otherwise than `ENDINGS`, or those to compare are
+    ConfigError if the model is not a speaker student, `output` ends otherwise than `ENDINGS`, or those to compare are
     not two.
     """
     if output is not None and not output.endswith(ENDINGS):
         raise ConfigError(
-            f"`{output}` has no known ending",
+            f"`{output}` has no known extension",
             code="output-path",
-            why="it sets the form",
+            why="the extension sets the format",
             fix=f"use {' or '.join(ENDINGS)}",
         )
     paths, num_skipped = recordings.expand(names)
     if compare and len(paths) != 2:
-        raise ConfigError("two recordings are compared", code="no-input", why=f"{len(paths)} are named", fix="name two")
+        raise ConfigError(
+            "exactly two recordings can be compared", code="no-input", why=f"{len(paths)} are given", fix="give two"
+        )
     student = _Student(cfg, model, "speakers")
     rows = [
         Embedding(
@@ -268,7 +270,7 @@ def _json_lines(rows: Sequence[Embedding]) -> str:
 
 
 def _compared(rows: Sequence[Embedding], model: str, checkpoint: str | None) -> Comparison | None:
-    """The comparison of two recordings; None where one of them has no embedding."""
+    """The comparison of two recordings; None if one of them has no embedding."""
     first, second = (row.embedding for row in rows)
     if first is None or second is None:
         return None

@@ -59,7 +59,7 @@ class CleanResult(Result):
         lines = [*self.recipes, f"{len(self.recipes)} tables, {self.bytes / 1e6:,.1f} MB: {what}"]
         if self.holding_removed:
             lines.append(
-                f"{', '.join(self.holding_removed)}: stay, and hold utterances that were removed; with the "
+                f"{', '.join(self.holding_removed)}: are kept, and have utterances that were removed; with the "
                 "configuration that made them run `voxstill filter` and `voxstill shard`, or `voxstill shard "
                 "--unlabelled`, then this"
             )
@@ -70,14 +70,14 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     """Find what nothing uses; with `delete` delete it, each table's `_SUCCESS.json` first.
 
     An earlier generation of shards stays whole as long as its tars are named, unless it holds removed utterances: then
-    only the tars that are named stay. A table that another process writes stays. StorageError where another process
-    begins to write one meanwhile, DataError where there is no table at all.
+    only the tars that are named stay. A table that another process writes stays. StorageError if another process
+    begins to write one meanwhile, DataError if there is no table at all.
     """
     work = Store(cfg.work)
     files = _tables(work)
     if not files:
         raise DataError(
-            f"`{work.root}` has no table", code="no-work-folder", why="it is no work folder", fix="check the path"
+            f"`{work.root}` has no table", code="no-work-folder", why="it is not a work folder", fix="check the path"
         )
     used = _used(cfg, work, files)
     kept = {key for tar in _named_tars(work, used) for key in (tar, _sidecar(tar))}
@@ -115,8 +115,12 @@ def _tables(work: Store) -> dict[Table, dict[str, int]]:
 def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
     """The tables of the configuration, and those that they were made of."""
     todo: list[Table] = []
-    for made in (_made(one, work) for one in (cfg, *rounds.later(cfg))):
-        todo += [(kind, recipe) for kind, recipe in there if made[kind] is None or recipe in (made[kind] or ())]
+    for made_recipes in (_recipes_of(one, work) for one in (cfg, *rounds.later(cfg))):
+        todo += [
+            (kind, recipe)
+            for kind, recipe in there
+            if made_recipes[kind] is None or recipe in (made_recipes[kind] or ())
+        ]
     used: set[Table] = set()
     while todo:
         table = todo.pop()
@@ -126,47 +130,51 @@ def _used(cfg: Config, work: Store, there: Iterable[Table]) -> set[Table]:
     return used | {("recordings", recipe) for kind, recipe in used if kind == "utterances"}
 
 
-def _made(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
-    """The recipes of each kind that the configuration makes, or reads where it has not made its own; None where that
+def _recipes_of(cfg: Config, work: Store) -> dict[Kind, set[str] | None]:
+    """The recipes of each kind that the configuration makes, or reads where it has not made its own; None if that
     is not known."""
-    made: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
-    made["alignments"] = set() if cfg.filter.aligner is None else None
-    made["mixtures"] = None if cfg.train.corpora else set()
-    made["recordings"] = set()  # they go with the utterances
+    recipes_by_kind: dict[Kind, set[str] | None] = dict.fromkeys(_KINDS)
+    recipes_by_kind["alignments"] = set() if cfg.filter.aligner is None else None
+    recipes_by_kind["mixtures"] = None if cfg.train.corpora else set()
+    recipes_by_kind["recordings"] = set()  # they go with the utterances
     unknown = contextlib.suppress(DataError, ConfigError, TeacherError)
     shards, is_all_removed = set[str](), False
     with unknown:
         source = workdir.finished(work, IndexFigures, utterances_recipe(cfg))
-        made["utterances"] = {source.recipe, utterances_recipe(cfg)}
+        recipes_by_kind["utterances"] = {source.recipe, utterances_recipe(cfg)}
         shards.add(recipes.unlabelled_recipe(cfg))
         labels = label.finished(work, cfg.teacher)
         second = recipes.second_labels(cfg, labels)
-        made["labels"] = {labels.recipe, *_wanted_labels(cfg, work), *([] if second is None else [second.recipe])}
+        recipes_by_kind["labels"] = {
+            labels.recipe,
+            *_wanted_labels(cfg, work),
+            *([] if second is None else [second.recipe]),
+        }
         if (task := recipes.alignment_task(cfg, labels)) is not None:
-            made["alignments"] = {task.recipe}
+            recipes_by_kind["alignments"] = {task.recipe}
     with unknown:
-        verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling goes on
+        verdicts = recipes.finished_verdicts(cfg)  # those of the labels so far, while labelling continues
         verdict_recipes, score_recipes = {verdicts.recipe}, {verdicts.scores}
         if verdicts.labelled is None:
             source, labels = recipes.finished_utterances(cfg), label.finished(work, cfg.teacher)
             verdict_recipes.add(recipes.verdicts_recipe(cfg, source, labels))
             score_recipes.add(recipes.scores_recipe(cfg, source, labels))
-        made["verdicts"], made["scores"] = verdict_recipes, score_recipes
+        recipes_by_kind["verdicts"], recipes_by_kind["scores"] = verdict_recipes, score_recipes
         shards.add(recipes.shard_recipe(cfg, verdicts))
         is_all_removed = bool(verdicts.removed) and not verdicts.judged  # of these no shards are made
     finished = workdir.finished_recipes(work, "shards")
     if is_all_removed or shards.intersection(finished):
         with unknown:  # where it is not clear what `train.corpora` names, all shards are used
             unlabelled = set() if is_all_removed else _unlabelled(work, finished)
-            made["shards"] = shards | mixture.named_shards(cfg) | unlabelled
+            recipes_by_kind["shards"] = shards | mixture.named_shards(cfg) | unlabelled
     with unknown:
         if cfg.train.corpora:
-            made["mixtures"] = {mixture.recipe(cfg)}
-    return made
+            recipes_by_kind["mixtures"] = {mixture.recipe(cfg)}
+    return recipes_by_kind
 
 
 def _unlabelled(work: Store, finished: Iterable[str]) -> set[str]:
-    """The newest generations of shards without labels: a corpus that has grown since goes on from them."""
+    """The newest generations of shards without labels: a corpus that has grown since continues from them."""
     figures = [workdir.named(work, ShardFigures, recipe) for recipe in finished]
     return {shards.recipe for shards in generation.newest([row for row in figures if row.unlabelled])}
 
@@ -208,7 +216,7 @@ def _named_tars(work: Store, used: Iterable[Table]) -> set[str]:
 
 
 def _bases(work: Store, used: Iterable[Table]) -> set[Table]:
-    """The generations that used shards go on from."""
+    """The generations that used shards continue from."""
     prefixes = [workdir.prefix(kind, recipe) for kind, recipe in used if kind == "shards"]
     notes = (work.read_json(f"{prefix}/{generation.BASE}") or {} for prefix in prefixes)
     return {("shards", str(note["recipe"])) for note in notes if note.get("recipe") is not None}

@@ -29,7 +29,7 @@ DOUBTFUL = 0.05
 class Sides:
     """Hypotheses of two recognisers for the same utterances, and the references: normalised texts by id.
 
-    `hypotheses` have no text where a side has no hypothesis. `split` is None where only files were compared.
+    `hypotheses` have no text where a side has no hypothesis. `split` is None if only files were compared.
     """
 
     runs: tuple[str, str]
@@ -54,19 +54,19 @@ def sides(
 
     References are read from `reference`, else from the results; of two results, the utterances on which both were
     evaluated count, and texts are normalised as they were there, unless a language or a normalizer says otherwise.
-    DataError where there are no references or no shared utterances.
+    DataError if there are no references or no shared utterances.
     """
     stored = [_stored(cfg, run) for run in (first, second)]
     known = [(run, result) for run, result in zip((first, second), stored, strict=True) if result is not None]
     references = _references(known, reference, form)
     rules = {result.figures.get("normalizer") for _, result in known}
     as_judged = rules.pop() if len(rules) == 1 and language is None else None
-    name, alike = score.rules(cfg, language, normalizer or as_judged)
+    name, normalized = score.rules(cfg, language, normalizer or as_judged)
     hypotheses = []
     for run, result in zip((first, second), stored, strict=True):
         rows = transcripts.read(run, form) if result is None else transcripts.read(str(result.hypotheses))
         hypotheses.append(
-            {id_: alike(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
+            {id_: normalized(segment.text) for id_, segment in score.by_id(rows, run).items() if id_ in references}
         )
         if not hypotheses[-1]:
             raise DataError(
@@ -77,7 +77,7 @@ def sides(
     return Sides(
         runs=(first, second),
         references=references,
-        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        texts={id_: normalized(segment.text) for id_, segment in references.items()},
         hypotheses=tuple(hypotheses),
         normalizer=name,
         split=known[0][1].split if known else None,
@@ -86,14 +86,15 @@ def sides(
 
 def of_results(first: StoredResult, second: StoredResult) -> Sides:
     """The hypotheses of two results on the same utterances, normalised as they were judged."""
-    alike = normalize.normalizer(first.figures["normalizer"])
+    normalized = normalize.normalizer(first.figures["normalizer"])
     references = score.by_id(transcripts.read(str(first.references)), str(first.path))
     return Sides(
         runs=(first.recogniser, second.recogniser),
         references=references,
-        texts={id_: alike(segment.text) for id_, segment in references.items()},
+        texts={id_: normalized(segment.text) for id_, segment in references.items()},
         hypotheses=tuple(
-            {row["id"]: alike(row["text"]) for row in results.rows(result.hypotheses)} for result in (first, second)
+            {row["id"]: normalized(row["text"]) for row in results.rows(result.hypotheses)}
+            for result in (first, second)
         ),
         normalizer=first.figures["normalizer"],
         split=first.split,
@@ -128,7 +129,7 @@ class RunComparison(stats.PairedTest):
 def runs(cfg: Config, both: Sides) -> RunComparison:
     """The word errors of two recognisers on the same utterances, and a paired test over blocks of speakers.
 
-    DataError where the references hold no words.
+    DataError if the references contain no words.
     """
     speakers = {id_: segment.speaker for id_, segment in both.references.items()}
     scored = [
@@ -139,7 +140,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
     test = stats.paired_test(first, second, cfg.evaluate.bootstrap_draws, cfg.seed)
     if test is None:
         raise DataError(
-            "the references hold no words", code="no-words", fix="look at the texts, or say `--normalizer none`"
+            "the references contain no words", code="no-words", fix="check the texts, or use `--normalizer none`"
         )
     better = [
         sum(map(side, (one.words.errors for one in scored[0]), (two.words.errors for two in scored[1])))
@@ -172,7 +173,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
 
 
 def _stored(cfg: Config, run: str) -> StoredResult | None:
-    """The result that a folder is, or the own one of an experiment; None of a file, DataError where there is none."""
+    """The result that a folder is, or the own one of an experiment; None of a file, DataError if there is none."""
     folder = Path(run)
     if not folder.is_dir():
         return None
@@ -182,18 +183,18 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
         raise DataError(
             f"`{run}` has no texts",
             code="wrong-model",
-            why="it is of a student that writes none",
-            fix="give a recogniser's",
+            why="it is from a student that outputs none",
+            fix="give those of a recogniser",
         )
     split = cfg.evaluate.split
-    found = results.read_all(RunDir(folder).evaluation)
-    of_split = [result for result in found if result.split == split and result.has_texts]
+    stored = results.read_all(RunDir(folder).evaluation)
+    of_split = [result for result in stored if result.split == split and result.has_texts]
     own = results.own(of_split, _config_of(folder))
     if not own:
         raise DataError(
             f"`{run}` was not evaluated on `{split}`",
             code="step-unfinished",
-            why="it was trained further since" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
+            why="it was trained further after it" if of_split else f"`{RunDir(folder).evaluation}` has no result of it",
             fix=f"run `voxstill evaluate {run} --on {split}` first",
         )
     if len(own) > 1:
@@ -201,13 +202,13 @@ def _stored(cfg: Config, run: str) -> StoredResult | None:
             f"`{run}` has several results of `{split}`",
             code="several-recipes",
             why=", ".join(f"`{result.path}`" for result in own),
-            fix="name one of these folders",
+            fix="give one of these folders",
         )
     return own[0]
 
 
 def _config_of(experiment: Path) -> Config | None:
-    """The configuration of an experiment; None where it has none that can be read."""
+    """The configuration of an experiment; None if it has none that can be read."""
     file = RunDir(experiment).config
     try:
         return config.load(str(file), [], {}) if file.is_file() else None
@@ -223,7 +224,7 @@ def _references(
     known = [score.by_id(transcripts.read(str(result.references)), run) for run, result in stored]
     if not known:
         raise DataError(
-            "nothing tells what was said",
+            "there are no references",
             code="option-missing",
             why="two files of hypotheses were given",
             fix="add `--ref FILE`",
@@ -235,10 +236,10 @@ def _references(
     if not shared or unlike is not None:
         named = " and ".join(f"`{result.path}`" for _, result in stored)
         raise DataError(
-            "the two were not judged on the same texts",
+            "the two were not evaluated on the same texts",
             code="no-common-ids",
-            why=f"{f'they differ about `{unlike}`' if unlike else 'they share no utterance'}: {named}",
-            fix="evaluate both on one corpus, name results of one corpus, or add `--ref FILE`",
+            why=f"{f'they differ about `{unlike}`' if unlike else 'they have no utterance in common'}: {named}",
+            fix="evaluate both on one corpus, give results of one corpus, or add `--ref FILE`",
         )
     return shared
 
@@ -246,10 +247,12 @@ def _references(
 def _doubts(test: stats.PairedTest) -> list[str]:
     doubts = []
     if test.blocks_are == "utterances":
-        doubts.append("fewer than two speakers are known: utterances of one speaker are alike, so p is too small")
+        doubts.append(
+            "fewer than two speakers are known: utterances of one speaker are not independent, so p is too small"
+        )
     if test.exact and test.p > DOUBTFUL and 2 ** (1 - test.blocks) > DOUBTFUL:
         least = 2 ** (1 - test.blocks)
-        doubts.append(f"{test.blocks} {test.blocks_are} are too few to tell: p could not be below {least:.2g}")
+        doubts.append(f"{test.blocks} {test.blocks_are} are too few: p cannot be below {least:.2g}")
     return doubts
 
 
@@ -272,7 +275,7 @@ def verdict(comparison: RunComparison) -> str:
         lines.append(f"{name:<{width}}{tables.percent(row['wer']):>9}  {span:<20}{counted}")
     low, high = comparison.interval
     stamp = Stamp(scorer=comparison.scorer, normalizer=comparison.normalizer, versions=comparison.versions)
-    sure = "may be chance" if comparison.p > DOUBTFUL else "is hardly chance"
+    sure = "is not statistically significant" if comparison.p > DOUBTFUL else "is statistically significant"
     return "\n".join(
         [
             *lines,

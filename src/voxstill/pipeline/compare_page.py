@@ -19,15 +19,15 @@ from voxstill.text.normalize import words as split_words
 COMPARED: tuple[html.Role, html.Role] = ("first", "second")
 
 
-def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
+def comparison(cfg: Config, both: Sides, figures: Mapping[str, Any]) -> str:
     """Render the page that compares two recognisers: the figures of `compare.runs`, and every utterance of both."""
     pairs: dict[html.Role, dict[str, Aligned]] = {
         role: {id_: words.align(split_words(text), split_words(texts.get(id_, ""))) for id_, text in both.texts.items()}
         for role, texts in zip(COMPARED, both.hypotheses, strict=True)
     }
-    runs = dict(zip(COMPARED, found["runs"], strict=True))
+    runs = dict(zip(COMPARED, figures["runs"], strict=True))
     facts: html.Facts = {
-        "title": "voxstill: two compared",
+        "title": "voxstill: comparison of two systems",
         "about": " and ".join(map(redact_uri, both.runs)),
         "systems": [
             {
@@ -41,16 +41,16 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
         ],
         "judged": {
             "split": both.split,
-            "utterances": found["utterances"],
+            "utterances": figures["utterances"],
             "words": runs["first"]["words"],
-            "drawn": found["blocks_are"],
+            "drawn": figures["blocks_are"],
             "resamples": cfg.evaluate.bootstrap_draws,
         },
         "paired": {
-            "difference": found["difference"],
-            "interval": found["interval"],
-            "p": found["p"],
-            "surely": found["p"] <= DOUBTFUL,
+            "difference": figures["difference"],
+            "interval": figures["interval"],
+            "p": figures["p"],
+            "surely": figures["p"] <= DOUBTFUL,
         },
         "breakdowns": _by_speaker(runs),
         "confusions": confusions(pairs),
@@ -70,7 +70,7 @@ def comparison(cfg: Config, both: Sides, found: Mapping[str, Any]) -> str:
 
 
 def _by_speaker(runs: Mapping[html.Role, Mapping[str, Any]]) -> list[html.Breakdown]:
-    """The error rates of two recognisers by speaker; nothing where fewer than two speakers are known."""
+    """The error rates of two recognisers by speaker; nothing if fewer than two speakers are known."""
     by_speaker = runs["first"]["by_speaker"]
     if len(by_speaker) < 2:
         return []
@@ -96,6 +96,6 @@ def differing(cfg: Config, both: Sides, pairs: Mapping[html.Role, Mapping[str, A
 
 
 def _sound_of(run: str, ids: Sequence[str]) -> dict[str, bytes]:
-    """Read audio of utterances from the WORK of an experiment; empty where it cannot be read."""
+    """Read audio of utterances from the WORK of an experiment; empty if it cannot be read."""
     own = experiment_of(Path(run))
     return {} if own is None else sound_of(config.load(str(own.config)), ids)

@@ -105,9 +105,9 @@ class TeacherComparison(Result):
 def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = None) -> TeacherComparison:
     """For each of the finished labels its figures, how far each two are apart, and where all differ most.
 
-    Errors of one against another are counted as if the first had been right. Failed labels count as if nothing was
-    said. `work_s` is what the audio takes at the speed of the last run, and with the `price` of an hour of it there is
-    a `cost`. DataError where fewer than two are there, ConfigError where the price is none.
+    Errors of one against another are counted as if the first had been right. Failed labels count as empty
+    texts. `work_s` is what the audio takes at the speed of the last run, and with the `price` of an hour of it there is
+    a `cost`. DataError if fewer than two are there, ConfigError if the price is none.
     """
     price = None if price is None else not_negative("price_per_hour", price)
     work = Store(cfg.work)
@@ -121,24 +121,24 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
             fix="run `voxstill label` with another teacher",
         )
     labels = [workdir.named(work, LabelFigures, name) for name in names]
-    apart = {pair: ErrorCounts() for pair in itertools.permutations(range(len(names)), 2)}
+    distances = {pair: ErrorCounts() for pair in itertools.permutations(range(len(names)), 2)}
     equal = dict.fromkeys(itertools.combinations(range(len(names)), 2), 0)
     errors = [ErrorCounts()] * len(names)
     different: list[Disagreement] = []
     num = 0
-    alike = normalizer(cfg.evaluate.normalizer)
-    for id_, text, heard in _rows(cfg, work, source.recipe, names):
+    normalize = normalizer(cfg.evaluate.normalizer)
+    for id_, text, hypotheses in _rows(cfg, work, source.recipe, names):
         num += 1
-        texts = [alike(each) for each in heard]
-        for pair in apart:
-            apart[pair] += words.wer([(texts[pair[0]], texts[pair[1]])])
+        texts = [normalize(hypothesis) for hypothesis in hypotheses]
+        for pair in distances:
+            distances[pair] += words.wer([(texts[pair[0]], texts[pair[1]])])
         for one, two in equal:
             equal[one, two] += texts[one] == texts[two]
         if text is not None:
-            errors = [sum_ + words.wer([(alike(text), each)]) for sum_, each in zip(errors, texts, strict=True)]
+            errors = [sum_ + words.wer([(normalize(text), label)]) for sum_, label in zip(errors, texts, strict=True)]
         rates = [words.edit_distance(units(texts[one]), units(texts[two])) for one, two in equal]
-        rank = sum(rates) / len(rates), max(len(units(each)) for each in texts), id_  # of equal ones the longest
-        different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, heard)])
+        rank = sum(rates) / len(rates), max(len(units(label)) for label in texts), id_  # of equal ones the longest
+        different = heapq.nlargest(MOST_DIFFERENT, [*different, (rank, text, hypotheses)])
     return TeacherComparison(
         utterances=num,
         hours=source.teacher_hours,
@@ -148,7 +148,7 @@ def compared(cfg: Config, recipes: Sequence[str] = (), price: float | None = Non
         ],
         price_per_hour=price,
         words_with_human_text=errors[0].reference,
-        apart=[[apart[i, j].rate if i != j else 0.0 for j in range(len(names))] for i in range(len(names))],
+        apart=[[distances[i, j].rate if i != j else 0.0 for j in range(len(names))] for i in range(len(names))],
         equal=[
             EqualShare(of=(names[one], names[two]), share=count / num if num else None)
             for (one, two), count in equal.items()
@@ -202,9 +202,9 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
     wanted = {difference.id: difference for difference in comparison.different}
     recipe = finished_utterances(cfg).recipe
     utterances = {
-        each.id: each
-        for each in tables.read(work, workdir.prefix("utterances", recipe), Utterance)
-        if each.id in wanted
+        utterance.id: utterance
+        for utterance in tables.read(work, workdir.prefix("utterances", recipe), Utterance)
+        if utterance.id in wanted
     }
     samples, _ = read_audio(cfg, list(utterances.values()))
     audio = {utterance.id: codec.encode(samples_T, "flac") for utterance, samples_T in samples}
@@ -215,7 +215,7 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
         equal[one][two] = equal[two][one] = pair.share
     return html.render_comparison(
         {
-            "title": "voxstill: teachers compared",
+            "title": "voxstill: comparison of teachers",
             "about": f"Labels of {len(number)} teachers in {redact_uri(cfg.work)}",
             "utterances": comparison.utterances,
             "hours": comparison.hours,
@@ -236,7 +236,7 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
                 for labels in comparison.teachers
             ],
             "equal": equal,
-            "apart": [
+            "distances": [
                 [None if i == j else rate for j, rate in enumerate(row)] for i, row in enumerate(comparison.apart)
             ],
             "disputed": [
@@ -247,14 +247,14 @@ def page(cfg: Config, comparison: TeacherComparison) -> str:
 
 
 def _disputed(cfg: Config, difference: Difference, utterance: Utterance, audio: bytes | None) -> html.DisputedUtterance:
-    alike, labels = normalizer(cfg.evaluate.normalizer), list(difference.heard.values())
-    right = units(alike(labels[0] if difference.text is None else difference.text))
-    aligned = [words.align(right, units(alike(label))) for label in labels]
+    normalize, labels = normalizer(cfg.evaluate.normalizer), list(difference.heard.values())
+    right = units(normalize(labels[0] if difference.text is None else difference.text))
+    aligned = [words.align(right, units(normalize(label))) for label in labels]
     info = utterance.info
     return {
         "id": utterance.id,
         "about": ", ".join(fact for fact in (info.speaker, info.dataset, info.dialect) if fact),
-        "said": difference.text is not None,
+        "has_reference": difference.text is not None,
         "versions": [
             {"number": number, "wer": counts.rate, "pairs": pairs}
             for number, (counts, pairs) in enumerate(aligned, start=1)
@@ -288,16 +288,16 @@ def table(comparison: TeacherComparison) -> str:
         )
     if comparison.price_per_hour is not None:
         costs = ", ".join(f"{n}: {_money(row.cost)}" for n, row in numbered)
-        lines += ["", f"cost of labelling {comparison.hours:,.1f} h at {comparison.price_per_hour:g} an hour: {costs}"]
+        lines += ["", f"cost of labelling {comparison.hours:,.1f} h at {comparison.price_per_hour:g} per hour: {costs}"]
     known = comparison.words_with_human_text
-    lines += ["", f"WER by {known:,} words of human texts" if known else "nobody wrote down what was said: no WER", ""]
+    lines += ["", f"WER by {known:,} words of human texts" if known else "there are no human texts: no WER", ""]
     numbers = "".join(f"{number:>9}" for number in range(1, len(rows) + 1))
-    lines.append(f"{'errors of a column, were the row right':<40}{numbers}")
+    lines.append(f"{'errors of the column, with the row as reference':<40}{numbers}")
     for number, rates_of_row in enumerate(comparison.apart, start=1):
         rates = "".join(f"{'' if i == number else _percent(rate):>9}" for i, rate in enumerate(rates_of_row, start=1))
         lines.append(f"{number:<40}{rates}")
     if comparison.different:
-        lines += ["", "where they differ most:"]
+        lines += ["", "largest disagreements:"]
         for difference in comparison.different:
             lines.append(f"  {difference.id}")
             lines += [f"    {number}  {text}" for number, text in enumerate(difference.heard.values(), start=1)]

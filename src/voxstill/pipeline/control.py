@@ -33,7 +33,7 @@ def control(cfg: Config, overrides: Sequence[str], *, clear: bool) -> ControlRes
     """What stands after adding the overrides, all of them or none, and what each job said last.
 
     They are checked against what a job works by, and where none has said anything against the configuration given.
-    ConfigError where no job would take them, DataError where `cfg.work` holds no corpus.
+    ConfigError if no job would take them, DataError if `cfg.work` holds no corpus.
     """
     work = Store(cfg.work)
     if next(work.list("utterances"), None) is None:
@@ -84,17 +84,17 @@ def table(result: ControlResult) -> str:
         for section, options in result.asked.items()
         for name, value in options.items()
     ]
-    lines = [f"asked for at {result.at}:", *asked] if asked else ["nothing is asked for: jobs run as they were begun"]
+    lines = [f"requested at {result.at}:", *asked] if asked else ["nothing is requested: jobs run as they were started"]
     for job in result.jobs:
         state = "running" if job.running else "ended"
-        lines += ["", f"labels {job.recipe}: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
+        lines += ["", f"labels {job.recipe}: {state}, process {job.pid} on {job.host}, last seen {job.at}"]
         lines.append(f"  teacher: {_plain(job.teacher)}")
         if job.refused:
-            lines.append(f"  refused what was asked for at {job.asked_at}: {job.refused}; a new request replaces it")
+            lines.append(f"  refused the request of {job.asked_at}: {job.refused}; a new request replaces it")
         elif result.at is not None and job.asked_at == result.at:
-            lines.append("  works by what was asked for")
+            lines.append("  follows the request")
         elif result.at is not None and job.running:
-            lines.append("  has not taken what was asked for yet")
+            lines.append("  has not read the request yet")
     return "\n".join(lines)
 
 

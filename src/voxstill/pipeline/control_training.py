@@ -27,26 +27,24 @@ class TrainingControlResult(Result):
     stop_after_epoch: bool | None = None
     """Whether it is asked to end with its epoch."""
     jobs: Sequence[TrainingStatus]
-    """The status of the training; none where it never began."""
+    """The status of the training; none where it never started."""
 
     def to_text(self) -> str:
         """What stands and what came of it."""
         asked = [f"  {section}.{name} = {json.dumps(value)}" for section, name, value in _rows(self.asked)]
         asked += ["  stop after the epoch"] if self.stop_after_epoch else []
-        nothing = "nothing is asked for: the training runs as it was begun"
-        lines = [f"asked for at {self.at}:", *asked] if asked else [nothing]
+        nothing = "nothing is requested: the training runs as it was started"
+        lines = [f"requested at {self.at}:", *asked] if asked else [nothing]
         for job in self.jobs:
             state = "running" if job.running else "ended"
-            lines += ["", f"training: {state}, process {job.pid} on {job.host}, last heard {job.at}"]
+            lines += ["", f"training: {state}, process {job.pid} on {job.host}, last seen {job.at}"]
             lines += [f"  train: {json.dumps(job.train)}", f"  log level: {job.log_level}"]
             if job.refused:
-                lines.append(
-                    f"  refused what was asked for at {job.asked_at}: {job.refused}; a new request replaces it"
-                )
+                lines.append(f"  refused the request of {job.asked_at}: {job.refused}; a new request replaces it")
             elif self.at is not None and job.asked_at == self.at:
-                lines.append(f"  works by what was asked for, since step {job.since}")
+                lines.append(f"  follows the request, since step {job.since}")
             elif self.at is not None:
-                lines.append(f"  has not taken what was asked for{' yet' if job.running else ''}")
+                lines.append(f"  has not read the request{' yet' if job.running else ''}")
         return "\n".join(lines)
 
 
@@ -60,15 +58,15 @@ def control_training(
 ) -> TrainingControlResult:
     """What stands after adding the overrides, all of them or none, and what the training said last.
 
-    ConfigError where it would not take them or is over, DataError where there is no experiment.
+    ConfigError if it would not take them or is over, DataError if there is no experiment.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise DataError(
-            f"`{run.path}` is no experiment",
+            f"`{run.path}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below `train.root`, or a work folder for its labelling jobs",
+            fix="give a folder below `train.root`, or a work folder for its labelling jobs",
         )
     folder = Store(str(run.path.absolute()))
     if overrides or clear or stop_after_epoch:
@@ -86,8 +84,8 @@ def _add(run: RunDir, folder: Store, overrides: Sequence[str], *, clear: bool, s
         raise ConfigError(
             f"`{run.path}` is finished",
             code="training-over",
-            why="a request is taken while a training runs",
-            fix=f"go on with it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
+            why="requests are only read while a training runs",
+            fix=f"continue it: voxstill train CONFIG --continue {run.path} --set train.steps=...",
         )
     new = parse_overrides(overrides)
     with one_at_a_time(folder):

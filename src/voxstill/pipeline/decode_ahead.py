@@ -27,7 +27,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a recording, what is to be closed once it is used, and how much audio it has."""
+    """The outcome of a recording, what is to be closed once it is used, and how much audio it has."""
 
     decoded: Decoded | BaseException
     opened: ExitStack

@@ -38,15 +38,15 @@ def with_text(
 ) -> Evaluation:
     """The evaluation with its text for people, and with error rates by further `fields`; the text has those of `by`.
 
-    ConfigError where fields or alignments are asked of a student that writes no text.
+    ConfigError if fields or alignments are asked of a student that writes no text.
     """
     figures = evaluation.figures
     if "wer" not in figures or results.HYPOTHESES not in evaluation.files:
         if by or show:
             raise ConfigError(
-                f"`--{'by' if by else 'show'}` is of recognisers",
+                f"`--{'by' if by else 'show'}` is for recognisers",
                 code="option-unused",
-                why=f"`{figures.get('model')}` writes no text",
+                why=f"`{figures.get('model')}` does not output text",
                 fix="leave it out; `--json` has every class",
             )
         is_known = {"accuracy", "macro_f1", "classes", "rtfx", "parameters", "scorer"} <= figures.keys()
@@ -60,13 +60,13 @@ def with_text(
 
 
 def _judged(evaluation: Evaluation) -> list[_Judged]:
-    alike = normalizer(evaluation.figures["normalizer"])
+    normalize = normalizer(evaluation.figures["normalizer"])
     rows = {
         name: [json.loads(line) for line in evaluation.files[name].split("\n") if line]
         for name in (results.REFERENCES, results.HYPOTHESES)
     }
     texts = {row["id"]: row["text"] for row in rows[results.HYPOTHESES]}
-    return [_Judged(row, alike(row["text"]), alike(texts[row["id"]])) for row in rows[results.REFERENCES]]
+    return [_Judged(row, normalize(row["text"]), normalize(texts[row["id"]])) for row in rows[results.REFERENCES]]
 
 
 def alignments(judged: Sequence[_Judged], num: int) -> list[str]:
@@ -110,8 +110,9 @@ def _field(cfg: Config, utterances: Sequence[Utterance], name: str) -> dict[str,
     raise ConfigError(
         f"no utterance of the split has a field `{name}`",
         code="field-missing",
-        why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for one",
-        fix="name the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
+        why="neither the table nor a JSONL, JSON, CSV, TSV or Parquet manifest of `source.uri` has it for any "
+        "utterance",
+        fix="give the manifest of these utterances, `--set source.uri=FILE`; fields of the table are "
         + ", ".join(f"`{field}`" for field in recognition.FIELDS),
     )
 

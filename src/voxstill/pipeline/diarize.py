@@ -61,7 +61,7 @@ class DiarizeResult(Result):
     speakers: int
     recordings: Sequence[DiarizedRecording]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     form: TurnFormat = field(default="rttm", compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -83,10 +83,10 @@ class DiarizeResult(Result):
                 subtitles.Cue(start_ms=turn.start_ms, end_ms=turn.end_ms, text=turn.speaker) for turn in self.turns
             ).rstrip("\n")
         raise ConfigError(
-            f"there is no form `{form}`",
+            f"unknown format `{form}`",
             code="unknown-name",
-            why="it is not known",
-            fix=f"take one of {', '.join(FORMS)}",
+            why="this format is not supported",
+            fix=f"use one of {', '.join(FORMS)}",
         )
 
     def to_text(self) -> str:
@@ -98,7 +98,7 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     """Diarize recordings: files, folders, addresses or standard input.
 
     Where `diarize.name` is not set, the engine is `embedded`. One that cannot be read or diarized has its reason
-    instead. ConfigError where the engine cannot be loaded, or where subtitles of several recordings are asked for.
+    instead. ConfigError if the engine cannot be loaded, or where subtitles of several recordings are asked for.
     """
     section = cfg.diarize if cfg.diarize.name is not None else cfg.diarize.model_copy(update={"name": "embedded"})
     paths, num_skipped = recordings.expand(names)
@@ -107,8 +107,8 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
         raise ConfigError(
             f"subtitles of {len(paths):,} recordings",
             code="option-conflict",
-            why="they would share one time line",
-            fix="name one recording, or take another --format",
+            why="they would share one timeline",
+            fix="give one recording, or use another --format",
         )
     session_of = _sessions([redact_uri(path) for path in paths])
     reader, rows, turns = AudioReader(cfg), list[DiarizedRecording](), list[SpeakerTurn]()

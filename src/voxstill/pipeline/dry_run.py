@@ -52,7 +52,7 @@ def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     `<work>-rehearsal/<time>` and the experiment lies in `<train.root>-rehearsal`, so nothing of the real ones is read
     or written, and every step is really done.
     """
-    check(cfg)  # the real training, which is not what goes on here
+    check(cfg)  # the real training, which is not what runs here
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d_%H-%M-%S")
     work = f"{cfg.work.rstrip('/')}-rehearsal/{stamp}"
     experiments = Path(f"{cfg.train.root.rstrip('/')}-rehearsal")
@@ -146,7 +146,7 @@ def manifest_rows(file: SourceFile, cfg: Config) -> list[dict[str, object]]:
 def estimate(cfg: Config, result: RunResult, share: float) -> dict[str, float | None]:
     """Hours of audio in the whole source, hours of labelling and of training it, from the speeds seen here.
 
-    Rough: speeds on a few files are lower than later on, and files differ. None where there is nothing to tell by.
+    Rough: speeds on a few files are lower than later on, and files differ. None if there is nothing to estimate from.
     """
     figures = {row.step.partition(" (")[0]: row.figures for row in reversed(result.steps)}  # those of the first round
     assert result.student.path is not None

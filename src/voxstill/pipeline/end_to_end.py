@@ -45,7 +45,7 @@ DEMO = (
 
 @marks_children("demo")
 def demo(cfg: Config, work: str) -> RunResult:
-    """The line on a corpus of spoken commands made here; the texts stay hidden until the evaluation."""
+    """The pipeline on a synthetic corpus of spoken commands; its texts are not used before the evaluation."""
     steps = Steps()
     folder = Path(work) / "corpus"
     with steps.step("corpus") as result:
@@ -73,23 +73,23 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
     steps = steps or Steps()
     if ranks := world.ranks():
         raise ConfigError(
-            f"{ranks.launcher} has started this in {ranks.num} processes",
+            f"{ranks.launcher} has started this command in {ranks.num} processes",
             code="ranks-mismatch",
-            why="each of them would index, label and judge by itself",
-            fix="run `voxstill index`, `label`, `filter` and `shard` alone, "
-            f"and only `voxstill train` by {ranks.launcher}",
+            why="each of them would index, label and evaluate by itself",
+            fix="run `voxstill index`, `label`, `filter` and `shard` directly, "
+            f"and only `voxstill train` with {ranks.launcher}",
         )
     check(cfg)
     tuned_weights.check(cfg)
     if cfg.student.task != "recognition":
         _refuse_unknown_task(cfg.student.task)
         raise ConfigError(
-            f"`student.task: {cfg.student.task}` is not of the whole line",
+            f"`student.task: {cfg.student.task}` is not for `voxstill run`",
             code="option-conflict",
-            why="the line ends in a recogniser that is compared with its teacher",
+            why="its pipeline ends in a recogniser that is compared with its teacher",
             fix="run `voxstill index`, then `voxstill train` and `voxstill evaluate`: docs/transfer.md",
         )
-    registry.create(cfg.teacher)  # a teacher that cannot be made is told before anything is done
+    registry.create(cfg.teacher)  # a teacher that cannot be made is reported before anything is done
     permission.allowed_teachers(cfg.teacher, allow_teacher)
     rounds.check(cfg)
     *earlier, last = finished = rounds.run(cfg, steps, allow_teacher)
@@ -128,7 +128,7 @@ def _refuse_unknown_task(name: str) -> None:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         raise ConfigError(
-            f"there is no task `{name}`",
+            f"unknown task `{name}`",
             code="unknown-name",
             why=f"the tasks are {', '.join(known)}",
             fix=f"did you mean `{near[0]}`?" if near else "set student.task to one of them",

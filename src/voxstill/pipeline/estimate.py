@@ -52,7 +52,7 @@ class EstimateResult(Result):
     largest_batch: Mapping[str, float]
     """Its utterances, and the seconds that they are padded to."""
     largest_budget_ms: int | None
-    """None where not even a second of audio fits."""
+    """None if not even a second of audio fits."""
     devices_needed: int
     """So many share the model, where one alone cannot hold it."""
     label_seconds: float | None
@@ -89,7 +89,7 @@ class _OneProcess:
     global_rank, world_size, device = 0, 1, torch.device("cpu")
 
     def rank_zero_first(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else waits."""
+        """Nothing else waits."""
         return contextlib.nullcontext()
 
 
@@ -110,7 +110,7 @@ def estimate(
 
     `price` is that of an hour of one GPU, or of this machine. With `probe` a minute of labelling is tried where no
     chunk has labels. Where there are no shards yet, lengths are those of the
-    indexed utterances, or assumed. ConfigError where the GPU is not known, or where the training could not begin.
+    indexed utterances, or assumed. ConfigError if the GPU is not known, or where the training could not begin.
     """
     card = None if gpu is None else cards.find(gpu)
     check(cfg)
@@ -197,7 +197,7 @@ def _setup(cfg: Config, corpus: Corpus, run: RunDir, *, pretrain: bool) -> Train
 
 
 def _cost(label: Duration, train: Duration, price: float | None, cfg: Config) -> float | None:
-    """What labelling and training cost at a price of an hour; None where one of them is not known."""
+    """What labelling and training cost at a price of an hour; None if one of them is not known."""
     if price is None or label.seconds is None or train.seconds is None:
         return None
     gpus = max(1, round((cfg.engine.teachers or 1) * cfg.engine.teacher_gpus))

@@ -36,7 +36,7 @@ class Corpus:
     figures: ShardFigures
     is_real: bool
     hours: float | None
-    """None where nothing is indexed."""
+    """None if nothing is indexed."""
     about: str
     """Where the lengths come from, in words."""
 
@@ -62,12 +62,12 @@ def corpus_of(cfg: Config, folder: str, *, pretrain: bool) -> Corpus:
         return Corpus(folder, _written(folder, lengths_ms), False, None, f"nothing is indexed: {about}")
     source, lengths_ms = indexed
     share = source.splits.get("train", 0) / max(source.utterances, 1)
-    about = f"{source.utterances:,} indexed utterances; all of their labels are taken to be kept, their texts assumed"
+    about = f"{source.utterances:,} indexed utterances; assuming that all labels are kept, and their texts"
     return Corpus(folder, _written(folder, lengths_ms), False, source.hours * share, about)
 
 
 def _indexed(cfg: Config) -> tuple[IndexFigures, Ints] | None:
-    """The utterances of a configuration and the lengths of those of the train split; None where none are indexed."""
+    """The utterances of a configuration and the lengths of those of the train split; None if none are indexed."""
     work = Store(cfg.work)
     try:
         figures = finished_utterances(cfg)

@@ -23,7 +23,7 @@ _FIRST, _MOST = 8, 256
 def labelling_rtfx(cfg: Config, source: IndexFigures, seconds: float = PROBE_S) -> float | None:
     """Seconds of audio that one teacher in this process labels in one, within a time limit that also loads it.
 
-    None where no utterance has a label within it. TeacherError where the teacher cannot be loaded.
+    None if no utterance has a label within it. TeacherError if the teacher cannot be loaded.
     """
     start_s = time.perf_counter()
     work = Store(cfg.work)
@@ -31,7 +31,7 @@ def labelling_rtfx(cfg: Config, source: IndexFigures, seconds: float = PROBE_S) 
     decode = read_utterances.Decode(read_utterances.reading(cfg))
     keys = manifest.parts(work, workdir.prefix("utterances", source.recipe))
     rows = (row for key in keys for row in tables.from_parquet(work.read(key), Utterance, work.uri(key)))
-    log.info("estimate: labelling for up to %.0f s to see how fast it is", seconds)
+    log.info("estimate: labelling for up to %.0f s to measure its speed", seconds)
     audio_ms, spent_s, num = 0, 0.0, _FIRST
     decode.open()
     try:

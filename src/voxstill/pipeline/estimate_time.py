@@ -48,7 +48,7 @@ _GAP = 10
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Seconds and how they are known; None where nothing tells."""
+    """Seconds and how they are known; None if they are unknown."""
 
     seconds: float | None
     basis: Basis
@@ -70,20 +70,20 @@ def label_duration(cfg: Config, *, probe: bool = False) -> Duration:
     done = [workdir.named(work, LabelFigures, recipe) for recipe in workdir.finished_recipes(work, "labels")]
     own = [figures for figures in done if figures.teacher.partition("@")[0] == cfg.teacher.name and figures.rtfx]
     if own:
-        rtfx, about = own[-1].rtfx, f"by {own[-1].labels:,} finished labels"
+        rtfx, about = own[-1].rtfx, f"from {own[-1].labels:,} finished labels"
     elif (so_far := _rate_of_chunks(cfg, work, source.recipe)) is not None:
         rtfx, about = so_far
     elif probe and (tried := labelling_rtfx(cfg, source)) is not None:
         rtfx = tried * (cfg.engine.teachers or (1 if cfg.engine.name == "inline" else world.num_cores()))
         seconds = 3600 * source.teacher_hours / rtfx
-        return Duration(seconds, "probed", f"by a minute of labelling, at {rtfx:.0f} times real time")
+        return Duration(seconds, "probed", f"from a minute of labelling, at {rtfx:.0f} times real time")
     else:
-        return Duration(None, "assumed", "no chunk is labelled: `--probe` tries for a minute")
+        return Duration(None, "assumed", "no chunk is labelled: `--probe` measures it for a minute")
     return Duration(3600 * source.teacher_hours / rtfx, "measured", f"{about}, at {rtfx:.0f} times real time")
 
 
 def _rate_of_chunks(cfg: Config, work: Store, utterances: str) -> tuple[float, str] | None:
-    """How many seconds of audio are labelled in one, by the chunks of labels that have begun; None where there are
+    """How many seconds of audio are labelled in one, by the chunks of labels that have started; None if there are
     fewer than two."""
     from voxstill.labelling.so_far import begun_task
 
@@ -99,7 +99,7 @@ def _rate_of_chunks(cfg: Config, work: Store, utterances: str) -> tuple[float, s
     audio_ms = _labelled_ms(work, utterances, chunks[1:])
     gaps_s = np.diff([entry.modified_s for entry in chunks])
     elapsed_s = float(np.minimum(gaps_s, _GAP * np.median(gaps_s)).sum())
-    return (audio_ms / 1000 / elapsed_s, f"by {len(chunks)} finished chunks") if elapsed_s and audio_ms else None
+    return (audio_ms / 1000 / elapsed_s, f"from {len(chunks)} finished chunks") if elapsed_s and audio_ms else None
 
 
 def _labelled_ms(work: Store, utterances: str, chunks: Sequence[Entry]) -> int:
@@ -129,11 +129,11 @@ def train_duration(
         basis: Basis = "measured"
     elif card is None and not _has_gpu():
         step_s, basis = _probed_step(cfg, plan, setup, footprint), "probed"
-        about = "by small steps that were made to try"
+        about = "from small trial steps"
     else:
         card = card or _own_card()
         if card is None:
-            return Duration(None, "assumed", "this GPU is not in the table of cards: name one with `--gpu`")
+            return Duration(None, "assumed", "this GPU is not in the table of cards: give one with `--gpu`")
         step_s, basis = _step_on(card, cfg, plan, setup, footprint), "assumed"
         about = f"{_UTILISATION:.0%} of the {card.name}'s peak is assumed, and {_KERNEL_S * 1e6:.0f} us a kernel"
     limits = [budget.steps * step_s] if budget.steps is not None else []
@@ -148,7 +148,7 @@ def train_duration(
 
 
 def _measured_step(cfg: Config, card: Card | None) -> tuple[float, str] | None:
-    """Seconds of a step in the newest experiment that had such steps on such a device; None where there is none."""
+    """Seconds of a step in the newest experiment that had such steps on such a device; None if there is none."""
     wanted = _pace_settings(cfg)
     for path in sorted(Path(cfg.train.root).glob("*/config.yaml"), reverse=True):
         run = RunDir(path.parent)
@@ -200,7 +200,7 @@ def _rows(run: RunDir) -> list[Mapping[str, Any]]:
 def step_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Seconds of a step, with its share of validations and checkpoints, by `metrics.jsonl`; None of too few lines.
 
-    `seconds` counts steps alone. That the lines with a validation cover more time is told by the audio of a second.
+    `seconds` counts steps alone. That the lines with a validation cover more time shows in the audio per second.
     """
     train = [row for row in rows if "split" not in row]
     judged = {row["step"] for row in rows if "split" in row}
@@ -242,9 +242,9 @@ def _probed_step(cfg: Config, plan: EpochPlan, setup: TrainingSetup, footprint: 
     num, duration_ms = int(shapes.num_utterances_N[usual]), int(shapes.duration_ms_N[usual])
     flops_of_one = float(step.flops(_shape(1, duration_ms))[0])
     duration_ms = max(int(duration_ms * min(_PROBE_FLOPS / flops_of_one, 1.0)), _SHORTEST_MS)
-    some = min(max(int(_PROBE_FLOPS / float(step.flops(_shape(1, duration_ms))[0])), 2), max(num, 2))
-    one_s, some_s = (_timed(setup, count, duration_ms) for count in (1, some))
-    flops_one, flops_some = (float(step.flops(_shape(count, duration_ms))[0]) for count in (1, some))
+    several = min(max(int(_PROBE_FLOPS / float(step.flops(_shape(1, duration_ms))[0])), 2), max(num, 2))
+    one_s, some_s = (_timed(setup, count, duration_ms) for count in (1, several))
+    flops_one, flops_some = (float(step.flops(_shape(count, duration_ms))[0]) for count in (1, several))
     s_per_flop = max(some_s - one_s, 0.1 * some_s) / (flops_some - flops_one)
     mean_flops = float(step.flops(shapes).mean())
     batch_s = max(one_s + s_per_flop * (mean_flops - flops_one), s_per_flop * mean_flops)

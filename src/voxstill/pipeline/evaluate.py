@@ -34,14 +34,14 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         tuned_weights.check(cfg)
         _check_language_model(cfg)
     run = experiment_of(target)
-    weights = loading.version(run.model)  # before they are judged: a training that goes on replaces them
+    weights = loading.version(run.model)  # before they are judged: a training that continues replaces them
     with model_of(target) as (model, checkpoint):
         name = registry.name_of(model)
         if cfg.decode.tune and name != "recognition":
             raise ConfigError(
-                "`decode.tune` has no use",
+                "`decode.tune` has no effect",
                 code="option-unused",
-                why=f"`{target}` writes no text: its task is `{name}`",
+                why=f"`{target}` does not output text: its task is `{name}`",
                 fix="leave it out",
             )
         split = of_split(cfg)
@@ -67,12 +67,12 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
 
 
 def _check_language_model(cfg: Config) -> None:
-    """Raise ConfigError where the only language model is the one that `voxstill run` makes."""
+    """Raise ConfigError if the only language model is the one that `voxstill run` makes."""
     if cfg.decode.lm is None:
         raise ConfigError(
             "`decode.tune` has nothing to tune",
             code="option-unused",
-            why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model in `voxstill run` alone",
+            why="`decode.lm` is not set, and `evaluate.lm_order` makes a language model only in `voxstill run`",
             fix="set `decode.beam`, and `decode.lm` to the `labels.arpa` of the experiment, or leave `decode.tune` out",
         )
 
@@ -84,7 +84,7 @@ def _tuned(cfg: Config, model: str, utterances: Sequence[Utterance]) -> Evaluati
 
 
 def _teacher(cfg: Config, split: JudgedSplit) -> Evaluation | None:
-    """The evaluation of the teacher's labels of the same utterances; None where there are none."""
+    """The evaluation of the teacher's labels of the same utterances; None if there are none."""
     try:
         judged = recognition.references(cfg, split.utterances)
     except DataError:

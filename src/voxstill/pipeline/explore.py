@@ -60,7 +60,7 @@ def explore(
 ) -> None:
     """Serve the explorer on loopback until SIGTERM or SIGINT; `ready` is called once it answers.
 
-    ConfigError where packages are missing or the port is taken, DataError where there are no utterances.
+    ConfigError if packages are missing or the port is taken, DataError if there are no utterances.
     """
     check_packages()
     import pyarrow as pa
@@ -156,11 +156,11 @@ def sources_of(cfg: Config) -> Sources:
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `explore` are missing."""
+    """ConfigError if packages of the extra `explore` are missing."""
     missing = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if missing:
         raise ConfigError(
-            "there is no explorer",
+            "the explorer is not installed",
             code="missing-package",
             why=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             fix="pip install 'voxstill[explore]'",
@@ -172,7 +172,7 @@ def _folder(cfg: Config) -> Iterator[Path]:
     """A folder for the joined file; one that goes at the end where the file is not there and cannot be kept."""
     folder = joined_file.folder_of(cfg)
     if folder is None:
-        why = f"`{cfg.work}` is far away and `cache.folder` is not set"
+        why = f"`{cfg.work}` is on remote storage and `cache.folder` is not set"
     else:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ def _folder(cfg: Config) -> Iterator[Path]:
                 yield folder
                 return
             why = f"`{folder}` cannot be written"
-    log.warning("explore: %s: the joined file is not kept", why)
+    log.warning("explore: %s: the joined file is not saved", why)
     with scratch.folder() as temporary:
         yield temporary
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
-    """The facts of experiments by their folders; DataError where one is none."""
+    """The facts of experiments by their folders; DataError if one is none."""
     from voxstill.explorer.experiments import ExperimentFacts, curves_of
     from voxstill.explorer.students import StudentTexts
 
@@ -33,7 +33,7 @@ def facts_of(cfg: Config, experiments: Sequence[str]) -> list[ExperimentFacts]:
         run = RunDir(Path(path))
         if not run.config.is_file():
             raise DataError(
-                f"`{path}` is no experiment",
+                f"`{path}` is not an experiment",
                 code="no-experiment",
                 why="it has no config.yaml",
                 fix="give folders that `voxstill train` made",

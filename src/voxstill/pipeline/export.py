@@ -69,20 +69,20 @@ class ExportResult(Result):
 
 
 def chunks_of(text: str) -> tuple[int, ...]:
-    """The chunks in `560,160`; ConfigError where a streaming student cannot hear one."""
+    """The chunks in `560,160`; ConfigError if it is not a chunk size of a streaming student."""
     chunks_ms = [int(word) if word.strip().isascii() and word.strip().isdigit() else -1 for word in text.split(",")]
     check_chunks(chunks_ms, f"`--streaming {text}`")
     return tuple(chunks_ms)
 
 
 def check_chunks(chunks_ms: Sequence[int], what: str) -> None:
-    """ConfigError where a streaming student cannot hear one of them at once, or where one is named twice."""
+    """ConfigError if one of them is not a chunk size of a streaming student, or is given twice."""
     if not set(chunks_ms) <= set(CHUNKS_MS) or len(set(chunks_ms)) < len(chunks_ms):
         raise ConfigError(
-            f"{what} names no chunks",
+            f"{what} has no valid chunk sizes",
             code="option-value",
-            why=f"a streaming student hears {', '.join(map(str, CHUNKS_MS))} ms at once",
-            fix="name some of these, each of them once: `560,160`",
+            why=f"a streaming student has chunks of {', '.join(map(str, CHUNKS_MS))} ms",
+            fix="give some of these, each once: `560,160`",
         )
 
 
@@ -90,16 +90,19 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
     """Export a student; `cfg` is that of its experiment, where there is one.
 
     Tokens on onnxruntime must be those of torch: on the utterances of `evaluate.split` where the work folder is there,
-    else on synthetic speech. An int8 that costs accuracy is not kept. `streaming` says what a streaming student is to
-    hear at once, in milliseconds, by default 560. A folder that is complete and of the same model
-    is not made again. ConfigError where the folder is another, or the model cannot be exported; DataError where the
+    else on synthetic speech. An int8 that costs accuracy is not kept. `streaming` is the chunk size of a
+    streaming student, in milliseconds, by default 560. A folder that is complete and of the same model
+    is not made again. ConfigError if the folder is another, or the model cannot be exported; DataError if the
     tokens differ.
     """
     onnx_files.check_installed()
     check_chunks(streaming, "`streaming`")
     if exported.locate(model) is not None:
         raise ConfigError(
-            f"`{model}` is exported already", code="wrong-model", why="it holds ONNX files", fix="give the experiment"
+            f"`{model}` is exported already",
+            code="wrong-model",
+            why="it contains ONNX files",
+            fix="give the experiment",
         )
     target = Path(output)
     with model_of(model) as (source, checkpoint):
@@ -109,7 +112,7 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
                 f"`{model}` cannot be exported",
                 code="wrong-model",
                 why=f"its task is `{name}`",
-                fix="give a student that writes text",
+                fix="give a student that outputs text",
             )
         model_folder = _local(source)
         weights = checkpoint_files.digest(model_folder, _FILES)
@@ -147,7 +150,7 @@ def _local(source: str) -> Path:
 def _passed(
     cfg: Config, loaded: Student, source: Path, draft: Path, manifest: ExportedModel, audio: GateAudio
 ) -> list[Gate]:
-    """What the comparison of the draft with torch has shown: a gate for each length of chunks, or one."""
+    """The result of comparing the draft with torch: a gate for each length of chunks, or one."""
     pieces = loaded.vocabulary.pieces, exported.vocabulary(draft, manifest).pieces
     gates = [
         gate.parity(audio, _recognizer(source, chunk_ms), _recognizer(draft, chunk_ms), pieces, cfg)
@@ -165,7 +168,7 @@ def _with_sherpa(draft: Path, manifest: ExportedModel, audio: GateAudio, figures
     equal = sum(map(str.__eq__, texts, figures.texts))
     if equal < _FEW_EQUAL * len(texts):
         log.warning(
-            "export: sherpa-onnx writes other words in %d of %d utterances of %s",
+            "export: sherpa-onnx outputs other words in %d of %d utterances of %s",
             *(len(texts) - equal, len(texts), audio.name),
         )
     return dataclasses.replace(figures, equal_sherpa=equal, utterances_sherpa=len(texts))
@@ -203,23 +206,23 @@ def _recognizer(path: Path, chunk_ms: int | None = None) -> Recognizer:
 
 
 def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int]) -> ExportedModel | None:
-    """What is in the folder where it is complete and of the same model; ConfigError where it holds something else."""
+    """What is in the folder where it is complete and of the same model; ConfigError if it holds something else."""
     if exported.locate(str(target)) is None:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigError(
                 f"`{target}` exists",
                 code="output-exists",
-                why="it holds no exported student",
-                fix="name a folder that is not there yet",
+                why="it contains no exported student",
+                fix="give a new folder",
             )
         return None
     manifest = exported.read(target)
     if manifest.weights != weights:
         raise ConfigError(
-            f"`{target}` holds another model",
+            f"`{target}` contains another model",
             code="output-exists",
             why=f"it was exported from `{manifest.model}` with other weights",
-            fix="name another folder, or remove this one",
+            fix="give another folder, or remove this one",
         )
     if faults := exported.faults(target, manifest):
         log.warning("export: made again: %s", ", ".join(f"`{name}`: {why}" for name, why in faults.items()))

@@ -45,7 +45,8 @@ def _judged(cfg: Config) -> GateAudio:
 
 
 def _synthetic(student: Student, seed: int) -> GateAudio:
-    """Sentences of words of the student's vocabulary where its pieces are words, without texts: nobody spoke them."""
+    """Sentences of words of the student's vocabulary where its pieces are words, without texts, as they were never
+    spoken."""
     whole = [piece[1:] for piece in student.vocabulary.pieces if piece.startswith("▁") and piece[1:].isalpha()]
     words = [word for word in whole if len(word) > 1] or list(_OTHER_WORDS)
     draw = np.random.default_rng(seed)

@@ -43,7 +43,7 @@ _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x20
 
 
 def file_error(row: ExportedLabel, *, local: bool = True, mono: bool = True, whole: bool = False) -> str | None:
-    """Why a tool that opens files by their names cannot read the audio of a label; None where it can.
+    """Why a tool that opens files by their names cannot read the audio of a label; None if it can.
 
     Of such tools those with `local` open no addresses, those with `mono` no recordings of several channels, and those
     with `whole` no stretches of a recording. None of them reads a member of a tar in place or mixes channels.
@@ -52,19 +52,19 @@ def file_error(row: ExportedLabel, *, local: bool = True, mono: bool = True, who
     if split_range(utterance.uri)[1] is not None:
         return "it is a part of another file, such as a member of a tar"
     if local and not is_local(utterance.uri):
-        return "it does not lie on this machine"
+        return "it is not on this machine"
     if (row.recording.num_channels or 1) > 1 and (mono or utterance.channel is None):
         return "its recording has several channels"
-    return "it is a stretch of a longer recording" if whole and not row.is_whole else None
+    return "it is a segment of a longer recording" if whole and not row.is_whole else None
 
 
 def unreadable(form: str, row: ExportedLabel, why: str) -> DataError:
     """The error of a label that a format has no way to write."""
     return DataError(
-        f"`--format {form}` cannot name the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
+        f"`--format {form}` cannot refer to the audio of `{row.utterance.id}`: `{redact_uri(row.utterance.uri)}`",
         code="export-format",
         why=why,
-        fix="take `--format jsonl`, or the tars of `voxstill shard`: each utterance is a file in them, with its text",
+        fix="use `--format jsonl`, or the tars of `voxstill shard`: each utterance is a file in them, with its text",
     )
 
 
@@ -76,7 +76,7 @@ def dump_json(row: Mapping[str, object]) -> str:
 def file_name(stem: str) -> str:
     """A name for a file without its ending: no folders, no control characters and nothing that a file system refuses.
 
-    Empty where nothing else is left; two stems may have one name.
+    Empty if nothing else is left; two stems may have one name.
     """
     return re.sub(r"[\x00-\x1f\x7f-\x9f/\\:*?\"<>|]", "_", stem).strip(". ").encode()[:200].decode("utf-8", "ignore")
 
@@ -121,7 +121,7 @@ def write_csv(labels: ExportedLabels, file: TextIO) -> None:
 
 
 def write_nemo(labels: ExportedLabels, file: TextIO) -> None:
-    """NeMo's manifest: `offset` and `duration` in seconds. DataError where NeMo cannot open the audio."""
+    """NeMo's manifest: `offset` and `duration` in seconds. DataError if NeMo cannot open the audio."""
     for row in labels.rows:
         if why := file_error(row):
             raise unreadable("nemo", row, why)
@@ -141,7 +141,7 @@ def write_nemo(labels: ExportedLabels, file: TextIO) -> None:
 
 
 def write_lhotse(labels: ExportedLabels, file: TextIO) -> None:
-    """Cuts of lhotse, each with its recording and one supervision. DataError where lhotse cannot open the audio."""
+    """Cuts of lhotse, each with its recording and one supervision. DataError if lhotse cannot open the audio."""
     for row in labels.rows:
         if why := file_error(row, local=False, mono=False):
             raise unreadable("lhotse", row, why)
@@ -193,7 +193,7 @@ def write_datasets(labels: ExportedLabels, folder: Path) -> int:
     """A folder for `datasets`: one Parquet file for each split, with `audio` as its type `Audio`.
 
     Returns 0, as no label is left out.
-    DataError where an utterance is not a file of its own: `datasets` has no way to name a stretch of one.
+    DataError if an utterance is not a file of its own: `datasets` has no way to name a stretch of one.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -239,7 +239,8 @@ def _escaped(text: str, characters: re.Pattern[str]) -> str:
 
 
 def kaldi_ids(id_: str, speaker: str | None) -> tuple[str, str]:
-    """The utterance id and speaker id that Kaldi sorts alike: an utterance of an unknown speaker is its own speaker.
+    """The utterance id and speaker id, which Kaldi sorts in the same order: an utterance of an unknown speaker is its
+    own speaker.
 
     An id that begins with its speaker and `-` stays as it is.
     """
@@ -253,7 +254,7 @@ def kaldi_ids(id_: str, speaker: str | None) -> tuple[str, str]:
 def write_kaldi(labels: ExportedLabels, folder: Path) -> int:
     """A Kaldi data directory, sorted as in the C locale; returns how many labels without words it leaves out.
 
-    The rows are sorted on disk. DataError where Kaldi cannot open the audio, or two utterances would have one id.
+    The rows are sorted on disk. DataError if Kaldi cannot open the audio, or two utterances would have one id.
     """
     scratch = folder / "sorting.sqlite"
     with closing(sqlite3.connect(scratch)) as rows:
@@ -278,7 +279,7 @@ def write_kaldi(labels: ExportedLabels, folder: Path) -> int:
 
 def _rxfile_error(path: str) -> str | None:
     match = _OPENED_OTHERWISE.search(path)
-    return match and f"Kaldi does not take {match[0]!r} in a path for a part of its name"
+    return match and f"Kaldi does not read {match[0]!r} in a path literally"
 
 
 def _insert(rows: sqlite3.Connection, row: ExportedLabel, words: str) -> None:
@@ -295,8 +296,8 @@ def _insert(rows: sqlite3.Connection, row: ExportedLabel, words: str) -> None:
         raise DataError(
             f"two utterances would be `{id_}` in Kaldi",
             code="export-format",
-            why="an id that begins with its speaker is not given it again, and another has just that id",
-            fix="take `--format jsonl`, or other ids in the manifest",
+            why="the speaker is put before ids that do not begin with it, which makes these two the same",
+            fix="use `--format jsonl`, or other ids in the manifest",
         ) from None
 
 

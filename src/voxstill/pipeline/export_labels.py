@@ -63,16 +63,16 @@ def export_labels(
 ) -> ExportResult:
     """Write the finished labels of the configuration, or the only ones that are there, as a file or folder.
 
-    With `kept` those that the filter kept. ConfigError where the format has no place for what is asked, or where
-    something exists that would be overwritten; DataError where it cannot name the audio.
+    With `kept` those that the filter kept. ConfigError if the format has no place for what is asked, or where
+    something exists that would be overwritten; DataError if it cannot name the audio.
     """
     path = _checked(output, form, overwrite)
     if form in _WITHOUT_COLUMNS and (scores or verdicts):
         raise ConfigError(
-            f"`--format {form}` has no place for scores and verdicts",
+            f"`--format {form}` cannot hold scores and verdicts",
             code="option-conflict",
-            why="it holds texts and times",
-            fix="take another format for them, or `--kept` alone",
+            why="it has texts and times only",
+            fix="use another format for them, or `--kept` alone",
         )
     reader = LabelReader(cfg, scores=scores, verdicts=verdicts, kept=kept)
     labels = ExportedLabels(reader.rows(), reader.columns)
@@ -93,54 +93,52 @@ def export_labels(
         log.warning("export-labels: left out: %s", ", ".join(counts))
     if form == "kaldi" and len(reader.splits) > 1:
         log.warning(
-            "export-labels: nothing in a Kaldi directory tells the splits of its utterances, which are %s: train on "
-            "those of train alone, which `--format jsonl` names",
+            "export-labels: a Kaldi directory does not record the splits of its utterances, which are %s: train only "
+            "on those of train, which `--format jsonl` records",
             ", ".join(f"{num:,} of {split}" for split, num in sorted(reader.splits.items())),
         )
     return ExportResult(utterances=reader.num_given - num_wordless, path=str(path), left_out=sum(left_out.values()))
 
 
 def _checked(output: str, form: Form, overwrite: bool) -> Path:
-    """The path to write to; ConfigError where it cannot be that of the format, or holds what is not replaced."""
+    """The path to write to; ConfigError if it cannot be that of the format, or holds what is not replaced."""
     if form not in FORMS:
         raise ConfigError(
-            f"there is no format `{form}`",
+            f"unknown format `{form}`",
             code="unknown-name",
-            why="it is not known",
-            fix=f"take one of {', '.join(FORMS)}",
+            why="this format is not supported",
+            fix=f"use one of {', '.join(FORMS)}",
         )
     if not is_local(output) or _ADDRESS_AS_PATH.match(output):
         fix = "write it to this machine, then copy it there"
         raise ConfigError(
-            f"`{output}` is no path", code="output-path", why="labels are exported to files of this machine", fix=fix
+            f"`{output}` is not a path", code="output-path", why="labels are exported to files of this machine", fix=fix
         )
     path = local_path(output).expanduser()
     endings = _FILES[form][1] if form in _FILES else ()
     if endings and not path.name.endswith(endings):
-        fix = f"let it end in {' or '.join(endings)}"
+        fix = f"give it the extension {' or '.join(endings)}"
         raise ConfigError(
-            f"`{path}` is no name for `--format {form}`",
+            f"`{path}` is not a file name for `--format {form}`",
             code="output-path",
-            why="its readers go by the ending",
+            why="its readers rely on the extension",
             fix=fix,
         )
     if path.is_dir() if endings else path.is_file():
         kind = "a folder" if endings else "a file"
         raise ConfigError(
-            f"`{path}` is {kind}", code="output-path", why=f"`--format {form}` writes none", fix="name another path"
+            f"`{path}` is {kind}", code="output-path", why=f"`--format {form}` writes none", fix="give another path"
         )
     foreign = [] if endings or not path.is_dir() else _foreign(path, _FOLDERS[form][1])
     if foreign:
-        why = f"it holds `{foreign[0]}`, which `--format {form}` does not write"
-        raise ConfigError(
-            f"`{path}` is not replaced", code="output-exists", why=why, fix="name a folder that is not there yet"
-        )
+        why = f"it contains `{foreign[0]}`, which `--format {form}` does not write"
+        raise ConfigError(f"`{path}` is not replaced", code="output-exists", why=why, fix="give a new folder")
     if not overwrite and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
         raise ConfigError(
             f"`{path}` exists",
             code="output-exists",
             why="it would be overwritten",
-            fix="name another path, or add --yes",
+            fix="give another path, or add --yes",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -87,7 +87,7 @@ def _licence(folder: Path) -> str | None:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """The object of a file of an experiment; empty where it is not there or damaged."""
+    """The object of a file of an experiment; empty if it is not there or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -73,7 +73,7 @@ class LabelReader:
     """Reads the labels of the configuration, or the only finished ones, and counts those given and those left out.
 
     `num_failed` are labels that failed or were removed, `num_unlabelled` utterances that have none. `scores` and
-    `verdicts` add their columns; with `kept` only what the filter kept is given. DataError where the verdicts are not
+    `verdicts` add their columns; with `kept` only what the filter kept is given. DataError if the verdicts are not
     those of the labels.
     """
 
@@ -104,7 +104,7 @@ class LabelReader:
             raise DataError(
                 f"the labels {self._labels.recipe} in `{self._work.root}` have no verdicts",
                 code="step-unfinished",
-                why=f"the only finished ones are of the labels {judged.labels}",
+                why=f"the only finished verdicts are of the labels {judged.labels}",
                 fix=f"run: voxstill filter {self._work.root}",
             )
         return judged

@@ -26,15 +26,15 @@ def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False
 
     With `part`, K/N or `auto`, only the labels of that part are measured; the part that finds all scores there judges.
     With `partial` the labels that are there are judged, though labelling has not ended; their verdicts are another
-    table than those of all labels. What was removed has neither scores nor verdict. ConfigError where `part` is none,
+    table than those of all labels. What was removed has neither scores nor verdict. ConfigError if `part` is none,
     or is given with `partial`.
     """
     own = parts.requested(part)
     if own is not None and partial:
         raise ConfigError(
-            "the labels that are there cannot be judged in parts",
+            "labels made so far cannot be filtered in parts",
             code="option-conflict",
-            why="labelling may go on meanwhile, and each part would find others",
+            why="labelling may continue meanwhile, and each part would read different labels",
             fix="leave out `--part` or `--partial`",
         )
     work = Store(cfg.work)
@@ -51,7 +51,7 @@ def filter_labels(cfg: Config, *, part: str | None = None, partial: bool = False
     recipe = verdicts_recipe(cfg, source, labels)
     done = workdir.success(work, VerdictFigures, recipe)
     if done is not None:
-        log.info("filter: nothing to do, verdicts %s are there", recipe)
+        log.info("filter: nothing to do, verdicts %s exist", recipe)
         if done.labelled is not None and labels.finished:  # labelling has ended since, and these were all
             done = dataclasses.replace(done, labelled=None, sha256=None)
             with parts.hold(work, workdir.prefix("verdicts", recipe), "filter", None, cfg.engine):

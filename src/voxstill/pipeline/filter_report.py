@@ -41,12 +41,12 @@ class _Shown:
 
 
 _SHOWN = (
-    _Shown("Characters a second", chars_per_s, (0, 40), ("min_chars_per_s", "max_chars_per_s")),
+    _Shown("Characters per second", chars_per_s, (0, 40), ("min_chars_per_s", "max_chars_per_s")),
     _Shown("Confidence", lambda columns: np.exp(columns["mean_logprob"]), (0, 1), ("min_confidence",)),
     _Shown("Compression ratio", column("compression_ratio"), (0, 4), ("max_compression_ratio",)),
-    _Shown("Times that a phrase comes in a row", column("repeats"), (0, 20), ("max_repeats",)),
+    _Shown("Repetitions of a phrase in a row", column("repeats"), (0, 20), ("max_repeats",)),
     _Shown("Disagreement of the second teacher", column("disagreement"), (0, 1), ("max_disagreement",)),
-    _Shown("Forced alignment, log-probability of a token", column("alignment"), (-8, 0), ("min_alignment",)),
+    _Shown("Forced alignment, log-probability per token", column("alignment"), (-8, 0), ("min_alignment",)),
     _Shown("Duration in seconds", lambda columns: columns["duration_ms"] / 1000, (0, 40)),
 )
 

@@ -22,15 +22,16 @@ from voxstill.storage.store import Store
 def tell_other_index(cfg: Config, source: IndexFigures) -> None:
     """Warn of other utterances than those of this configuration, where it says of what and how to index.
 
-    DataError where one of `source.test_speakers` or `source.dev_speakers` is in other splits there and not in that.
+    DataError if one of `source.test_speakers` or `source.dev_speakers` is in other splits there and not in that.
     """
     _refuse_learning_from_held_out(cfg, source)
     sources = sources_of(cfg.source)
     # the configuration of an experiment has every option set: one that is at its default says nothing
     if any(one.uri for one in sources) or any(map(identity, (*sources, cfg.segment, cfg.audio, cfg.diarize))):
         _warn(
-            f"`{Store(cfg.work).root}`: the options of `index` are not those of the only utterances, {source.recipe}, "
-            "which are taken: run `voxstill index` first for utterances of these"
+            f"`{Store(cfg.work).root}`: the utterances {source.recipe}, the only ones there, were made with other "
+            "options of `index` "
+            "and are used: to make new ones, run `voxstill index` first"
         )
 
 
@@ -50,10 +51,11 @@ def _refuse_learning_from_held_out(cfg: Config, source: IndexFigures) -> None:
         # of several sources, another may have a speaker of this name
         if splits.get(speaker, {split}).isdisjoint({split}):
             raise DataError(
-                f"`source.{split}_speakers` names `{speaker}`, whose split is {' and '.join(sorted(splits[speaker]))} "
+                f"`source.{split}_speakers` contains `{speaker}`, whose split is "
+                f"{' and '.join(sorted(splits[speaker]))} "
                 f"in the only utterances, {source.recipe}, in `{work.root}`",
                 code="step-outdated",
-                why="they were indexed with other options, and splits are decided by `voxstill index`",
+                why="they were indexed with other options, and `voxstill index` assigns the splits",
                 fix="run `voxstill index` with these options first",
             )
 
@@ -78,8 +80,9 @@ def tell_unjudged(work: Store, source: IndexFigures, verdicts: VerdictFigures, w
         _warn(f"`{work.root}`: {num:,} utterances have no verdict yet and are left out: run `voxstill filter` first")
     elif verdicts.recipe != wanted:
         _warn(
-            f"`{work.root}`: the labels or the options of `filter` are not those of the only verdicts, "
-            f"{verdicts.recipe}, which are taken: run `voxstill filter` first for verdicts of these"
+            f"`{work.root}`: the verdicts {verdicts.recipe}, the only ones there, were made from other labels or "
+            "with other options "
+            f"of `filter` and are used: to make new ones, run `voxstill filter` first"
         )
 
 
@@ -87,8 +90,9 @@ def tell_unsharded(work: Store, shards: ShardFigures, wanted: str) -> None:
     """Warn of other shards than those of the recipe `wanted`."""
     if shards.recipe != wanted:
         _warn(
-            f"`{work.root}`: the verdicts or the options of `shard` are not those of the only shards, "
-            f"{shards.recipe}, which are taken: run `voxstill shard` first for shards of these"
+            f"`{work.root}`: the shards {shards.recipe}, the only ones there, were made from other verdicts or "
+            "with other options "
+            f"of `shard` and are used: to make new ones, run `voxstill shard` first"
         )
 
 

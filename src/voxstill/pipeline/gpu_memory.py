@@ -1,4 +1,4 @@
-"""GPU memory that is in use though no process of this machine has it, as NVML tells (nvidia-ml-py)."""
+"""GPU memory that is in use though no process of this machine has it, by NVML (nvidia-ml-py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 from voxstill.core.metrics.gpus import nvml
 
 _FIRST_NAMESPACE = "pid:[4026531836]"
-"""The namespace of process ids outside all containers (PROC_PID_INIT_INO of Linux); NVML speaks of its ids."""
+"""The namespace of process ids outside all containers (PROC_PID_INIT_INO of Linux); NVML uses its ids."""
 _LEAST_BYTES = 256 << 20
 """Less is what a driver keeps for itself."""
 

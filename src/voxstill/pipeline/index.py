@@ -37,12 +37,12 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Every file of the source is a recording with its utterances, or a recording with a reason.
 
     What is there already stays as it is; what storage did not give the last time is tried again. With `part`, K/N or
-    `auto`, only the files of that part are indexed; the figures count all. DataError where a file, or what the source
+    `auto`, only the files of that part are indexed; the figures count all. DataError if a file, or what the source
     says of it, has changed since it was indexed: labels, splits and texts would be of then; and where no recording can
-    be used. ConfigError where the part is none.
+    be used. ConfigError if the part is none.
     """
     own = parts.requested(part)
-    diarization.create(cfg.diarize)  # an engine that is not there is told before anything is read
+    diarization.create(cfg.diarize)  # a missing engine is reported before anything is read
     work, recipe = Store(cfg.work), utterances_recipe(cfg)
     with parts.hold(work, workdir.prefix("utterances", recipe), "index", own, cfg.engine) as held:
         figures = _index(cfg, work, recipe, held, own)
@@ -65,9 +65,9 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
         )
     if figures.duplicates:
         log.warning(
-            "index: %d recordings hold audio that is in the table under another address, and are not taken again: "
-            "`error` in `recordings` names it. Words, speakers and splits stay those of the first; where the audio was "
-            "moved, link its old place to the new one (`ln -s NEW OLD`), for all steps read it there",
+            "index: %d recordings have audio that is in the table under another address, and are left out: `error` "
+            "in `recordings` has that address. Words, speakers and splits remain those of the first; if the audio was "
+            "moved, link its old place to the new one (`ln -s NEW OLD`), because all steps read it there",
             figures.duplicates,
         )
     _warn_of_levels(figures, cfg.audio.normalize)
@@ -81,9 +81,10 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
             "index: %d recordings have more than %g %% of their samples at or beyond full scale: %s",
             figures.clipped,
             100 * level.MAX_CLIPPED,
-            "`audio.normalize: peak` keeps what float files hold beyond it; others were recorded too loud"
+            "`audio.normalize: peak` keeps what float files have beyond it; others were recorded too loud"
             if normalize == "none"
-            else "float files keep what is beyond it; others were recorded too loud, which only the original mends",
+            else "float files keep what is beyond it; others were recorded too loud, which only the original "
+            "recording can repair",
         )
     if figures.dc_offset > few:
         log.warning(
@@ -95,25 +96,25 @@ def _warn_of_levels(figures: IndexFigures, normalize: Normalization) -> None:
 
 
 def unusable(figures: IndexFigures) -> VoxstillError:
-    """What is to be said of an index of which too much is missing: a StorageError where some could not be read."""
+    """What is to be said of an index of which too much is missing: a StorageError if some could not be read."""
     what = f"{figures.damaged} of {figures.recordings} recordings cannot be used"
     why = ", ".join(f"{reason}: {num}" for reason, num in figures.reasons.items())
     if figures.exit_code == StorageError.exit_code:
         return StorageError(
-            what, code="recordings-unusable", why=why, fix="the same command tries again what storage did not give"
+            what, code="recordings-unusable", why=why, fix="the same command tries again what storage did not return"
         )
     return DataError(
         what,
         code="recordings-unusable",
         why=why,
-        fix="mend the source, or raise `engine.max_failed_share` to go on with the rest",
+        fix="fix the source, or raise `engine.max_failed_share` to continue with the rest",
     )
 
 
 def _warn_of_kept(num: int) -> None:
     if num:
         log.warning(
-            "index: %d recordings that the source holds out were indexed for training before and stay there: to hold "
+            "index: %d recordings that the source holds out were indexed for training before and remain there: to hold "
             "them out, index into another work folder (copy `labels` there, and nothing is labelled twice)",
             num,
         )
@@ -123,7 +124,7 @@ def _warn_of_added_times(num: int) -> None:
     if num:
         log.warning(
             "index: %d recordings were indexed before their source had word times, or by a version that did not read "
-            "them, and stay without: to learn from them, index into another work folder",
+            "them, and have none: to use them, index into another work folder",
             num,
         )
 
@@ -219,7 +220,7 @@ def _finish(
 
 
 def _name_first(rows: Sequence[segment.IndexedFile], named: set[str]) -> None:
-    """Say of the first recording that cannot be used for a kind of reason which it is; the figures only count."""
+    """Log the first unusable recording of each kind of failure; the figures only count them."""
     for recording in (row.recording for row in rows):
         if recording.failure is not None and recording.failure.kind not in named:
             named.add(recording.failure.kind)
@@ -227,14 +228,14 @@ def _name_first(rows: Sequence[segment.IndexedFile], named: set[str]) -> None:
 
 
 def _warn_of_absent_speakers(files: SourceFiles, sources: Sequence[Source]) -> None:
-    """Name the speakers that a source would hold out and has no recording of: a misspelt one is learnt from."""
+    """Warn of held-out speakers without any recording: with a typo in its name, a speaker would be in training."""
     absent = [{*source.test_speakers, *source.dev_speakers} for source in sources]
     for file in files if any(absent) else ():
         absent[file.source].difference_update(map(speaker_of, file.entries))
     if names := sorted(set[str]().union(*absent)):
         log.warning(
-            "index: `source.test_speakers` or `source.dev_speakers` name %s, and no recording is of them: check the "
-            "names, for all other speakers are learnt from",
+            "index: `source.test_speakers` or `source.dev_speakers` contain %s, but no recording is of them: check the "
+            "names, because all other speakers are in training",
             ", ".join(f"`{name}`" for name in names),
         )
 
@@ -265,12 +266,12 @@ def _nothing_usable(figures: IndexFigures) -> DataError:
         f"none of {figures.recordings} recordings can be used",
         code="recordings-unusable",
         why=", ".join(f"{reason}: {num}" for reason, num in reasons),
-        fix="check that `source.uri` names speech and that the options of `segment` fit it",
+        fix="check that `source.uri` is speech and that the options of `segment` fit it",
     )
 
 
 def _is_split_by_recording(file: SourceFile) -> bool:
-    """Whether chance decides on its split, and nothing keeps a voice in one."""
+    """Whether its split is drawn at random, without a speaker to keep together."""
     return any(
         entry.split is None and entry.implied_split is None and entry.info.speaker is None for entry in file.entries
     )

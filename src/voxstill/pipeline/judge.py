@@ -32,7 +32,7 @@ BEAM = 16
 
 
 def judge(cfg: Config, path: str) -> Judged:
-    """Evaluate the teacher and the student of an experiment, and time both; nothing where there are no human texts.
+    """Evaluate the teacher and the student of an experiment, and time both; nothing if there are no human texts.
 
     A teacher that reads texts, or has not labelled all of these utterances, is not judged. All results are kept in the
     experiment.
@@ -84,7 +84,7 @@ def judge(cfg: Config, path: str) -> Judged:
 
 
 def _decodings(cfg: Config, run: RunDir) -> dict[str, Config]:
-    """The ways in which the student is decoded: as configured, and where there is a choice, in others."""
+    """How the student is decoded: as configured, and where there is a choice, in others."""
     decodings = {"student": cfg}
     if cfg.decode.grammar is not None:
         decodings["without_grammar"] = tuned_weights.decoded(cfg, grammar=None)
@@ -99,7 +99,7 @@ def _without_grammar(cfg: Config, free: Teacher, sample: Sequence[Utterance]) ->
     try:
         return teacher_evaluation.evaluate_without_grammar(cfg, free, sample)
     except (TeacherError, DataError) as error:
-        log.warning("evaluate: the teacher is not judged without its grammar: %s (%s)", error.what, error.why)
+        log.warning("evaluate: the teacher is not evaluated without its grammar: %s (%s)", error.what, error.why)
         return None
 
 

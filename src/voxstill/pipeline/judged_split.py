@@ -42,7 +42,7 @@ def of_split(cfg: Config) -> JudgedSplit:
     """Read the utterances of `evaluate.split`, but for those that were removed.
 
     Among them are those that the source names or has words of and whose audio the index could not use: they are silent,
-    damaged, or too short, and a recogniser that is judged without them looks better than it is.
+    damaged, or too short, and a recogniser that is evaluated without them looks better than it is.
     """
     work = Store(cfg.work)
     source = finished_utterances(cfg)
@@ -52,7 +52,7 @@ def of_split(cfg: Config) -> JudgedSplit:
     ids = set(recognition.hidden_texts(cfg))
     rows: list[Utterance] = []
     for row in tables.read(work, prefix, Utterance):
-        unused.of_failed.pop(row.uri, None)  # it was mended, or storage gave it the next time
+        unused.of_failed.pop(row.uri, None)  # it was repaired, or storage gave it the next time
         unused.others.pop(row.id, None)
         ids.discard(row.id)
         if row.split == cfg.evaluate.split:
@@ -75,14 +75,14 @@ def _unused(work: Store, recordings: str) -> _Unused:
     unused = _Unused({}, {}, Counter())
     columns = ("uri", "error", "unused")
     for part in tables.columns(work, tables.parts(work, recordings), IndexRow, columns):
-        for uri, error, found in zip(*(part[name].to_pylist() for name in columns), strict=True):
-            if found:
-                utterances = [tables.from_columns(row, Utterance) for row in found]
+        for uri, error, rows in zip(*(part[name].to_pylist() for name in columns), strict=True):
+            if rows:
+                utterances = [tables.from_columns(row, Utterance) for row in rows]
                 if error is None:
                     unused.others |= {utterance.id: utterance for utterance in utterances}
                 else:
                     unused.of_failed[uri] = utterances
-            elif found is None and error is not None and Failure.parse(error).kind != FailureKind.DUPLICATE:
+            elif rows is None and error is not None and Failure.parse(error).kind != FailureKind.DUPLICATE:
                 unused.unknown[Failure.parse(error).kind] += 1
     return unused
 
@@ -93,14 +93,17 @@ def _warnings(cfg: Config, num_long: int, num_texts: int, unknown: Counter[str])
     if num_long:
         warnings.append(
             f"{num_long:,} human texts are of audio longer than `segment.max_ms` ({cfg.segment.max_ms / 1000:g} s),"
-            " which was cut into utterances without words: they are not judged. `voxstill align` cuts words, too"
+            " which was cut into utterances without words: they are not evaluated. `voxstill align` also cuts words"
         )
     if num_texts:
-        warnings.append(f"{num_texts:,} texts of `evaluate.texts` have the id of no utterance, and are not judged")
+        warnings.append(
+            f"{num_texts:,} texts of `evaluate.texts` have an id that no utterance has, and are not evaluated"
+        )
     if unknown:
         reasons = ", ".join(f"{count:,} {kind}" for kind, count in unknown.most_common(3))
         warnings.append(
-            f"{unknown.total():,} recordings could not be used ({reasons}), and this index is of a version that did not"
-            " keep their human texts: they are not judged. Index into another work folder to judge them"
+            f"{unknown.total():,} recordings could not be used ({reasons}), and this index is from a version that "
+            "did not"
+            " store their human texts: they are not evaluated. Index into another work folder to evaluate them"
         )
     return warnings

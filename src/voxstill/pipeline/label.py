@@ -42,16 +42,16 @@ def label_utterances(
     source = finished_utterances(cfg)
     task = label.task(cfg.teacher, work)
     prefix = workdir.prefix("utterances", source.recipe)
-    if isinstance(made := registry.create(cfg.teacher), ConsensusTeacher):
+    if isinstance(teacher := registry.create(cfg.teacher), ConsensusTeacher):
         if retry_failed or own is not None or allow_teacher:
             raise ConfigError(
-                "`consensus` has no failed labels of its own, no parts, and no teacher to take over",
+                "`consensus` cannot retry failed labels, run in parts or switch teachers",
                 code="option-conflict",
-                why="it votes on the labels of other teachers, which takes little time",
+                why="it only votes on the labels of other teachers, which takes little time",
                 fix="use --retry-failed, --part or --allow-teacher with those teachers",
             )
         with StepMeter("label", None, "parts") as meter:
-            figures = consensus.agree(work, prefix, task, made.of, cfg.engine, meter)
+            figures = consensus.agree(work, prefix, task, teacher.of, cfg.engine, meter)
         return dataclasses.replace(figures, hours=source.hours)
     with StepMeter("label", source.utterances - (source.supervised or 0), "utterances") as meter:
         figures = label.label(
@@ -68,11 +68,11 @@ def label_utterances(
             allowed=permission.allowed_teachers(task.teacher, allow_teacher),
         )
     if not figures.finished and own is None:
-        log.info("label: %d of %d utterances; the same command goes on", figures.labels, source.utterances)
+        log.info("label: %d of %d utterances; the same command resumes", figures.labels, source.utterances)
     figures = dataclasses.replace(figures, hours=source.hours, max_failed_share=cfg.engine.max_failed_share)
     if figures.exit_code:
         log.error(
-            "label: %d of %d labels failed, more than `engine.max_failed_share: %g` allows; mend the cause, then run "
+            "label: %d of %d labels failed, more than `engine.max_failed_share: %g` allows; fix the cause, then run "
             "`voxstill label --retry-failed`",
             figures.failed,
             figures.labels,
@@ -85,9 +85,9 @@ def _requested_part(text: str | None, *, retry_failed: bool) -> parts.Part | Non
     part = parts.requested(text)
     if part is not None and retry_failed:
         raise ConfigError(
-            "`--retry-failed` is of the whole table",
+            "`--retry-failed` works on the whole table",
             code="option-conflict",
-            why="`--part` is not",
+            why="`--part` does not",
             fix="leave one of them out",
         )
     return part

@@ -41,7 +41,7 @@ def train_lm(cfg: Config, source: str, output: str, order: int) -> LanguageModel
     """The n-grams of a text file, of the `.txt` files in a folder, or of what a WORK teaches: the labels that were kept
     of its training split. Texts are written as the student writes; nothing of the dev or test split is read.
 
-    ConfigError where `order`, the longest n-gram, is not from 1 to 7.
+    ConfigError if `order`, the longest n-gram, is not from 1 to 7.
     """
     return written(texts(cfg, source), output, whole_number("order", order, 1, LONGEST))
 
@@ -52,7 +52,7 @@ def of_labels(cfg: Config, output: str, order: int) -> LanguageModelResult:
 
 
 def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelResult:
-    """The sentences counted into an ARPA file, and how many there were; DataError where they hold no words."""
+    """The sentences counted into an ARPA file, and how many there were; DataError if they hold no words."""
     num = {"sentences": 0, "words": 0}
 
     def counted() -> Iterator[str]:
@@ -87,7 +87,7 @@ def _shards(cfg: Config, work: Store, source: str, recipes: Sequence[str]) -> Sh
 
 
 def texts(cfg: Config, source: str) -> Iterator[str]:
-    """Yield the sentences of the source, one for each line of its files; DataError where there are none."""
+    """Yield the sentences of the source, one for each line of its files; DataError if there are none."""
     if Path(source).is_file():
         files = [source]
     else:
@@ -98,9 +98,9 @@ def texts(cfg: Config, source: str) -> Iterator[str]:
         files = [store.uri(entry.key) for entry in store.list() if entry.key.endswith(".txt")]
     if not files:
         raise DataError(
-            f"`{source}` holds no texts",
+            f"`{source}` contains no texts",
             code="no-words",
-            why="it is no file, has no `.txt` file in it, and no finished shards",
+            why="it is neither a text file, nor a folder with `.txt` files, nor one with finished shards",
             fix="give a text file with a sentence in each line, a folder of such, or a WORK after `voxstill shard`",
         )
     normalize = normalizer(cfg.student.text)

@@ -143,8 +143,8 @@ def left_out(
         earlier.append(_Earlier(own, tables.IdSet(known_bytes), tables.IdSet(audio)))
     if num := held_out.num_by_id + gone.num_by_id:
         log.warning(
-            "train: %d utterances are left out that have id and length of a held-out or removed one, in files of other "
-            "bytes; where they are other audio, index that corpus with ids of its own",
+            "train: %d utterances are left out that have the id and length of a held-out or removed one, in different "
+            "files; if they are different audio, index that corpus with its own ids",
             num,
         )
     return answers

@@ -30,9 +30,9 @@ def listen(
 ) -> None:
     """Transcribe the microphone, or the recording `source`, while it is read; return at its end.
 
-    `target` is a model, or the address of a `voxstill serve`. `paced` reads a recording no faster than it was spoken.
-    `words` is called with LiveWords, `segment` with a LiveSegment. DataError where the recording is no audio,
-    ConfigError where there is no microphone or no server.
+    `target` is a model, or the address of a `voxstill serve`. `paced` reads a recording in real time.
+    `words` is called with LiveWords, `segment` with a LiveSegment. DataError if the recording is no audio,
+    ConfigError if there is no microphone or no server.
     """
     blocks = _blocks(cfg, source, paced=paced)
     if target.startswith(("http://", "https://", "ws://", "wss://")):
@@ -71,7 +71,7 @@ def listen(
 
 
 def log_words(words: LiveWords) -> None:
-    """Log words that were added, for those who read on standard error along; interim words are no lines."""
+    """Log words that were added, for those who read on standard error along; interim words are not lines."""
     if words.words:
         log.info("listen: ... %s", one_line(words.to_text()))
 

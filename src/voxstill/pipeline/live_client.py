@@ -31,7 +31,7 @@ _ANSWER_S = 300.0
 def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: ShowWords, segment: ShowSegment) -> None:
     """Send blocks of samples at 16 kHz to a server, and show what it answers, as `pipeline/listen.py:listen` does.
 
-    ConfigError where no server answers or it refuses, StorageError where the connection is lost.
+    ConfigError if no server answers or it refuses, StorageError if the connection is lost.
     """
     check_packages()
     from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
@@ -43,7 +43,7 @@ def transcribe_by_server(url: str, blocks: Iterator[NDArray[np.int16]], words: S
         connection = connect(_address(url), additional_headers=headers)
     except (OSError, ValueError, InvalidHandshake, InvalidURI) as error:
         raise ConfigError(
-            f"no server answers at {url}",
+            f"no server responds at {url}",
             code="live-server",
             why=first_line(error),
             fix=f"check the address, and {API_KEY} where the server needs a key",

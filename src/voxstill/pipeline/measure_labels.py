@@ -38,7 +38,7 @@ def removed_utterances(work: Store, source: IndexFigures) -> Mapping[str, Split]
 
 
 def check_audio(cfg: Config, source: IndexFigures, labels: LabelFigures) -> None:
-    """DataError where labels, of this or of the second teacher, are of other audio than the utterances."""
+    """DataError if labels, of this or of the second teacher, are of other audio than the utterances."""
     for figures in filter(None, (labels, second_labels(cfg, labels))):
         same_audio.check(
             Store(cfg.work),
@@ -48,15 +48,15 @@ def check_audio(cfg: Config, source: IndexFigures, labels: LabelFigures) -> None
 
 
 def refuse_added(work: Store, labels: Labels) -> None:
-    """DataError where there are labels that the figures do not speak of: the name of the verdicts would not either."""
+    """DataError if there are labels that the figures do not include: the name of the verdicts would not either."""
     figures = labels.figures
     now = tables.parts_hash(work, workdir.prefix("labels", figures.recipe))
     if labels.keys is None and figures.listing not in (None, now):
         raise DataError(
             f"the labels in `{work.uri(workdir.prefix('labels', figures.recipe))}` are not finished",
             code="step-unfinished",
-            why="some were added, or taken away, since `voxstill label` ended there",
-            fix="run `voxstill label` again; it goes on where it stopped. Or judge those that are there: --partial",
+            why="some were added or removed after `voxstill label` finished there",
+            fix="run `voxstill label` again; it resumes where it stopped. Or filter the labels made so far: --partial",
         )
 
 
@@ -124,7 +124,7 @@ def _log(jobs: Sequence[measures.MeasureJob]) -> None:
     labelled = [part for job in jobs for part in job.parts if part.part.labels]
     num_scored = sum(part.scored is not None for part in labelled)
     if labelled:
-        message = "filter: labels of %d parts are measured, those of %d were before"
+        message = "filter: labels of %d parts are measured now, those of %d were measured before"
         log.info(message, len(labelled) - num_scored, num_scored)
 
 
@@ -133,10 +133,10 @@ def _measured_parts(
 ) -> list[measures.MeasuredPart]:
     """Each part of the utterances with all that its labels are measured by; those that `own` measures are aligned."""
     prefix, figures = workdir.prefix("utterances", source.recipe), labels.figures
-    heard = aligned = None
+    second_prefix = aligned = None
     if (second := second_labels(cfg, figures)) is not None:
         refuse_added(work, Labels(second))
-        heard = workdir.prefix("labels", second.recipe)
+        second_prefix = workdir.prefix("labels", second.recipe)
     joined = labels.restrict(label_parts(cfg, work, source.recipe, figures.recipe))
     if (task := alignment_task(cfg, figures)) is not None:
         with StepMeter("align", None, "utterances") as meter:
@@ -151,11 +151,13 @@ def _measured_parts(
             return [()] * len(joined)
         return [part.labels for part in join.parts(work, prefix, table, cfg.engine)]
 
-    return list(itertools.starmap(measures.MeasuredPart, zip(joined, beside(heard), beside(aligned), strict=True)))
+    return list(
+        itertools.starmap(measures.MeasuredPart, zip(joined, beside(second_prefix), beside(aligned), strict=True))
+    )
 
 
 def _chosen(joined: Sequence[join.Part], own: parts.Part | None) -> set[str] | None:
-    """The parts of utterances whose labels `own` measures; None where that is all of them."""
+    """The parts of utterances whose labels `own` measures; None if that is all of them."""
     if own is None:
         return None
     jobs = measures.plan(list(map(measures.MeasuredPart, joined)), ())

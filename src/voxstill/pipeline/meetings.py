@@ -16,7 +16,7 @@ from voxstill.text.normalize import normalizer
 def of_teacher(cfg: Config) -> MeetingScores | None:
     """The errors of the labels of the recordings that `evaluate.meetings` has words of.
 
-    None where it is not set, or with a warning where there are no labels with speakers or the file cannot be used.
+    None if it is not set, or with a warning where there are no labels with speakers or the file cannot be used.
     """
     if cfg.evaluate.meetings is None:
         return None
@@ -31,11 +31,11 @@ def of_teacher(cfg: Config) -> MeetingScores | None:
 
 
 def _scores(cfg: Config, uri: str) -> MeetingScores | None:
-    alike = normalizer(cfg.evaluate.normalizer)
-    references = score_meetings.by_session(transcripts.read(uri), uri, alike)
+    normalize = normalizer(cfg.evaluate.normalizer)
+    references = score_meetings.by_session(transcripts.read(uri), uri, normalize)
     reader = LabelReader(cfg, scores=False, verdicts=False, kept=False)
     rows = [row for row in transcript_segments(reader.rows()) if row.session in references]
     if all(row.speaker == UNKNOWN_SPEAKER for row in rows):
         return None
     stamp = figures.stamp(cfg.evaluate.normalizer, words.versions())
-    return score_meetings.of_sessions(references, score_meetings.by_session(rows, cfg.work, alike), stamp)
+    return score_meetings.of_sessions(references, score_meetings.by_session(rows, cfg.work, normalize), stamp)

@@ -20,7 +20,7 @@ from voxstill.storage.uri import is_same_root
 
 
 def labelled_shards(cfg: Config) -> ShardFigures:
-    """The shards with labels to learn from; DataError where there are none, or a corpus has none."""
+    """The shards with labels to learn from; DataError if there are none, or a corpus has none."""
     return _mixed(cfg, with_labels=True) if cfg.train.corpora else recipes.finished_shards(cfg)
 
 
@@ -68,7 +68,7 @@ def _mixed(cfg: Config, *, with_labels: bool) -> MixtureFigures:
 
 
 def recipe(cfg: Config) -> str:
-    """Name of the mixture of this configuration; DataError where a corpus has no shards to mix."""
+    """Name of the mixture of this configuration; DataError if a corpus has no shards to mix."""
     corpora = [_corpus(cfg, entry, with_labels=False) for entry in cfg.train.corpora]
     return _recipe(corpora, _tests(cfg, corpora), _removed(cfg, corpora))
 
@@ -108,7 +108,7 @@ def _corpus(cfg: Config, entry: TrainingCorpus, *, with_labels: bool) -> referen
 
 
 def named_shards(cfg: Config) -> set[str]:
-    """The recipes of the shards of this work folder that `train.corpora` names; DataError where one is not clear."""
+    """The recipes of the shards of this work folder that `train.corpora` names; DataError if one is not clear."""
     own = Store(cfg.work)
     entries = [entry for entry in cfg.train.corpora if is_same_root(entry.work, own.root)]
     return {_shards_of(cfg, entry, own).recipe for entry in entries}
@@ -134,7 +134,7 @@ def _shards_of(cfg: Config, entry: TrainingCorpus, work: Store) -> ShardFigures:
     there = ", ".join(f"{figures.recipe} ({figures.teacher or 'no labels'})" for figures in newest or finished)
     named = "" if entry.shards is None else f" `{entry.shards}`"
     raise DataError(
-        f"`train.corpora` asks for shards{named} of `{entry.work}`, which has "
+        f"`train.corpora` needs shards{named} of `{entry.work}`, which has "
         + ("such shards of several recipes" if newest else "none of them finished"),
         code="several-recipes" if newest else "step-unfinished",
         why=f"finished are: {there}" if there else "no shards are finished there",

@@ -16,7 +16,7 @@ def warn(work: Store, verdicts: VerdictFigures) -> None:
 
 
 def refuse(work: Store, verdicts: VerdictFigures) -> None:
-    """DataError where these verdicts keep nothing: there is nothing to learn from."""
+    """DataError if these verdicts keep nothing: there is nothing to learn from."""
     if (error := _error(work, verdicts)) is not None:
         raise error
 
@@ -31,10 +31,10 @@ def _error(work: Store, verdicts: VerdictFigures) -> DataError | None:
             what,
             code="nothing-kept",
             why=why,
-            fix="index more audio, or delete the shards of before: voxstill clean --yes",
+            fix="index more audio, or delete the earlier shards: voxstill clean --yes",
         )
     if not verdicts.judged:
-        why = "no utterance is of the splits train or dev, which are judged"
+        why = "no utterance is of the splits train or dev, which are filtered"
         return DataError(what, code="nothing-kept", why=why, fix="check the splits of the source")
     former, num = max(verdicts.reasons.items(), key=lambda reason: reason[1])
     name = current_name(former)
@@ -47,14 +47,14 @@ def _error(work: Store, verdicts: VerdictFigures) -> DataError | None:
 def _fix(reason: str, work: Store) -> str:
     if reason == "wrong_language":
         return (
-            "check `source.language` and `teacher.language`; where one of them was corrected, index and label in "
-            "another work folder, as these labels were made with the former one"
+            "check `source.language` and `teacher.language`; if one of them was corrected, index and label in "
+            "another work folder, as these labels were made with the earlier one"
         )
     if reason == "failed":
-        return f"mend the cause, then run: voxstill label {work.root} --retry-failed"
+        return f"fix the cause, then run: voxstill label {work.root} --retry-failed"
     if reason == "disagreement":
         return (
-            "raise `filter.max_disagreement`, or take another second teacher; with `rounds` that is the student of the "
-            "round before: let it train for longer"
+            "raise `filter.max_disagreement`, or use another second teacher; with `rounds` that is the student of "
+            "the previous round: train it longer"
         )
-    return f"change the options of `filter`; all reasons are shown by: voxstill filter {work.root} --report filter.html"
+    return f"change the options of `filter`; to see all reasons, run: voxstill filter {work.root} --report filter.html"

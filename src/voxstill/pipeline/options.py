@@ -21,7 +21,7 @@ from voxstill.teachers.teacher import Teacher
 def explained(section: str | None) -> list[config.Option]:
     """Return every option of a section, or that option, or all of them; those of teachers stand below `teacher`.
 
-    A former name stands for the one of today. ConfigError with what is near, the code of an error too, where there is
+    A former name stands for the one of today. ConfigError with similar names, codes of errors included, where there is
     no such section or option.
     """
     rows = list(_options())
@@ -40,7 +40,7 @@ def _unknown(dotted: str, paths: Sequence[str]) -> ConfigError:
     if dot and names:
         near = [f"`{section}.{match}`" for match in difflib.get_close_matches(name, names)]
         return ConfigError(
-            f"there is no option `{dotted}`",
+            f"unknown option `{dotted}`",
             code="unknown-option",
             why=f"the options of `{section}` are {', '.join(names)}",
             fix=f"did you mean {' or '.join(near)}?" if near else f"see voxstill explain {section}",
@@ -48,17 +48,17 @@ def _unknown(dotted: str, paths: Sequence[str]) -> ConfigError:
     codes = explanations()
     if "-" in dotted:  # as in most codes, and in no name of an option
         return ConfigError(
-            f"there is no error with the code `{dotted}`",
+            f"unknown error code `{dotted}`",
             code="unknown-name",
-            why="the code of an error is in its last line, behind `more:`",
-            fix=config.suggestion(dotted, codes) or "take it from there; the page of errors has all of them",
+            why="the code of an error is in its last line, after `more:`",
+            fix=config.suggestion(dotted, codes) or "copy it from there; the page of errors lists all codes",
         )
     sections = sorted({path.partition(".")[0] for path in paths})
     return ConfigError(
-        f"there is no section `{section}`",
+        f"unknown section `{section}`",
         code="unknown-option",
         why=f"the sections are {', '.join(sections)}",
-        fix=config.suggestion(dotted, [*paths, *codes]) or "name one of them, or none to see all",
+        fix=config.suggestion(dotted, [*paths, *codes]) or "give one of them, or none to see all",
     )
 
 

@@ -36,7 +36,7 @@ SLOTS = 8
 """Batches in a step of Parquet files where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same
 global batches."""
 _LENGTHS_ALONE = (
-    "lengths as recorded: a training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
+    "lengths as recorded: training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
     "student cannot learn"
 )
 _BINS = 12
@@ -45,7 +45,7 @@ _BAR = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """What is to be known of each utterance. `num_tokens`, `shard` and `times` are None where nothing says them."""
+    """What is to be known of each utterance. `num_tokens`, `shard` and `times` are None if nothing says them."""
 
     durations_ms: Ints
     num_tokens: Ints | None = None
@@ -84,7 +84,7 @@ class PlanResult(Result):
     hours_by_dataset: Mapping[str, float] | None = None
     """Of the epoch, with repetitions, where there are several data sets."""
     plan: EpochPlan | None = field(default=None, compare=False, metadata=NOT_IN_JSON, repr=False)
-    """None where the result was read from its JSON."""
+    """None if the result was read from its JSON."""
 
     def to_text(self) -> str:
         """The lengths and the batches: a line for each stretch of lengths; without the plan the figures alone."""
@@ -96,14 +96,14 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
 
     Those of a work folder or of shards are the ones that `voxstill train` makes of them, or `voxstill pretrain`, on
     `train.devices` ranks where their number is None; of the first epoch, the hash is the `plan_hash` of the experiment.
-    DataError where there is nothing to plan, ConfigError where the ranks do not divide `plan.batches_per_step`,
+    DataError if there is nothing to plan, ConfigError if the ranks do not divide `plan.batches_per_step`,
     or where `ranks` or `epoch` is no such number.
     """
     if isinstance(ranks, int) and ranks < 1:
         raise ConfigError(
-            f"there cannot be {ranks} ranks",
+            f"{ranks} ranks are impossible",
             code="option-value",
-            why="somebody must train",
+            why="at least one rank is needed",
             fix="give --ranks 1 or more",
         )
     ranks, epoch = None if ranks is None else whole_number("ranks", ranks, 1), whole_number("epoch", epoch, 0)
@@ -112,24 +112,24 @@ def plan_(where: str, ranks: int | None, epoch: int, cfg: Config, *, pretrain: b
         ranks = ranks or cfg.train.devices
         on_ranks = parallel.with_batches(ranks, cfg)
         options = _with_window(on_ranks.plan)
-        made, notes, hours = _of_shards(source, on_ranks.model_copy(update={"plan": options}), epoch, pretrain)
+        epoch_plan, notes, hours = _of_shards(source, on_ranks.model_copy(update={"plan": options}), epoch, pretrain)
     else:
         ranks = ranks or 1
         is_set = "batches_per_step" in cfg.plan.model_fields_set
         batches_per_step = cfg.plan.batches_per_step if is_set else math.lcm(SLOTS, ranks)
         options = _with_window(cfg.plan.model_copy(update={"batches_per_step": batches_per_step}))
-        made, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
-    made.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
-    statistics: dict[str, Any] = {**made.statistics(ranks)}
+        epoch_plan, notes, hours = _of_lengths(source, options, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
+    epoch_plan.batches_of(0, 0, ranks)  # raises where ranks do not divide the batches of a step
+    statistics: dict[str, Any] = {**epoch_plan.statistics(ranks)}
     return PlanResult(
         **statistics,
-        slots=made.batches_per_step,
+        slots=epoch_plan.batches_per_step,
         ranks=ranks,
         epoch=epoch,
-        sha256=made.sha256(),
+        sha256=epoch_plan.sha256(),
         notes=notes,
         hours_by_dataset=hours if len(hours) > 1 else None,
-        plan=made,
+        plan=epoch_plan,
     )
 
 
@@ -159,8 +159,8 @@ def _source(where: str, cfg: Config, pretrain: bool) -> Lengths | _Shards:
     raise DataError(
         f"`{where}` has nothing to plan",
         code="no-work-folder",
-        why="it is no work folder with shards, no folder of shards and no folder of Parquet files",
-        fix="run `voxstill shard`, or name a Parquet file with a column `duration_ms`",
+        why="it is neither a work folder with shards, nor a folder of shards or of Parquet files",
+        fix="run `voxstill shard`, or give a Parquet file with a column `duration_ms`",
     )
 
 
@@ -176,11 +176,11 @@ def _of_shards(
     elif not isinstance(task, PlannedTask):
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (_LENGTHS_ALONE,), {}
     elif shards.unlabelled and task.needs_labels(cfg):
-        note = "the shards have no labels: lengths alone decide here"
+        note = "the shards have no labels: the plan depends on the lengths only"
         return _of_lengths(_lengths(shards, cfg), cfg.plan, cfg.seed, epoch), (note,), {}
     else:
         open_corpus = task.corpus
-    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+    with scratch.folder() as folder:  # what is mapped from there stays until it is released
         data = open_corpus(cfg, RunDir(folder), store, prefix)
         first = data.plan(0, ascending=True)
         hours = data.hours_by_dataset(first) if isinstance(data, Corpus) else {}
@@ -189,12 +189,12 @@ def _of_shards(
         budget, notes = Budget.of(cfg.train, first.steps), []
         if budget.steps is None or budget.seconds is not None:
             notes.append(
-                f"the order of the steps of epoch {epoch} depends on the clock, or on options that are not set"
+                f"the order of the steps of epoch {epoch} depends on the training time, or on options that are not set"
             )
         progress = 1.0 if budget.steps is None else min(epoch * first.steps / budget.steps, 1.0)
-        made = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
-        hours = data.hours_by_dataset(made) if isinstance(data, Corpus) else {}
-        return made, tuple(notes), hours
+        epoch_plan = data.plan(epoch, ascending=progress < cfg.train.ascending_share)
+        hours = data.hours_by_dataset(epoch_plan) if isinstance(data, Corpus) else {}
+        return epoch_plan, tuple(notes), hours
 
 
 def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> EpochPlan:
@@ -211,7 +211,7 @@ def _of_lengths(lengths: Lengths, options: Plan, seed: int, epoch: int) -> Epoch
 
 def _lengths(shards: _Shards, cfg: Config) -> Lengths:
     """The lengths of the train split."""
-    with scratch.folder() as folder:  # what is mapped from there stays until it is let go of
+    with scratch.folder() as folder:  # what is mapped from there stays until it is released
         corpus = open_index(shards.store, shards.prefix, folder, splits=("train",), encode=None, encoder="")
         shard = corpus.shard.astype(np.int64)
         return Lengths(durations_ms=corpus.durations_ms, shard=shard, sampling_rate=corpus.sampling_rate(cfg.plan))
@@ -260,22 +260,22 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     )
 
 
-def picture(result: PlanResult, made: EpochPlan) -> str:
+def picture(result: PlanResult, epoch_plan: EpochPlan) -> str:
     """The lengths and the batches as people read them: a line for each stretch of lengths."""
-    lengths_ms, sizes_B = made.augmented_ms(), np.diff(made.bounds)
-    longest_B, heard_B = made.longest_ms_by_batch, made.audio_ms_by_batch
+    lengths_ms, sizes_B = epoch_plan.augmented_ms(), np.diff(epoch_plan.bounds)
+    longest_B, heard_B = epoch_plan.longest_ms_by_batch, epoch_plan.audio_ms_by_batch
     width_ms = _round(lengths_ms.max() / _BINS)
     bin_N, bin_B = (lengths_ms - 1) // width_ms, (longest_B - 1) // width_ms
     count_K = np.bincount(bin_N)
     dropped = ", ".join(f"{num:,} {name.replace('_', ' ')}" for name, num in result.dropped.items() if num)
     lines = [
         f"{result.utterances:,} utterances, {result.hours:,.1f} h, in {result.steps:,} steps of "
-        f"{made.batches_per_step} batches on {result.ranks} ranks",
+        f"{epoch_plan.batches_per_step} batches on {result.ranks} ranks",
         f"dropped: {dropped or 'none'}; repeated: {result.repeated:,}",
         *([f"data sets: {dataset_hours(result.hours_by_dataset)}"] if result.hours_by_dataset else ()),
         f"padding {result.padding:.2%}, imbalance {result.imbalance_mean:.3f} "
-        f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time "
-        "hears speech",
+        f"(99 % of steps below {result.imbalance_p99:.3f}): {result.efficiency:.1%} of the devices' time is "
+        "spent on speech",
         "",
         f"{'length, s':>12}  {'utterances':<{_BAR + 12}}{'batches':>8}  {'in a batch':>12}  {'padding':>7}",
     ]

@@ -18,7 +18,7 @@ from voxstill.training.summary import TrainingSummary
 def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a model on audio alone; return its folder, steps, seconds and loss.
 
-    An `experiment` goes on with this configuration instead of a new one; of a checkpoint, its experiment from there.
+    An `experiment` continues with this configuration instead of a new one; of a checkpoint, its experiment from there.
     """
     check(cfg)
     check_crop(cfg)
@@ -26,11 +26,11 @@ def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSumma
 
 
 def check_crop(cfg: Config) -> None:
-    """Raise ConfigError where the longest stretch does not fit into a batch."""
+    """Raise ConfigError if the longest stretch does not fit into a batch."""
     if cfg.pretrain.crop_ms > cfg.plan.budget_ms:
         raise ConfigError(
             f"`pretrain.crop_ms` is {cfg.pretrain.crop_ms} and `plan.budget_ms` is {cfg.plan.budget_ms}",
             code="option-conflict",
-            why="not one utterance of that length would fit into a batch",
+            why="no utterance of that length would fit into a batch",
             fix="raise `plan.budget_ms`, or lower `pretrain.crop_ms`",
         )

@@ -49,7 +49,7 @@ class Preview(Result):
 def augmentation(cfg: Config, folder: Path) -> Preview:
     """Write audio of the source as WAV files: unchanged, through the student's features, and with each augmentation.
 
-    What happens to a share of the utterances happens to each of them here. DataError where nothing can be read.
+    What happens to a share of the utterances happens to each of them here. DataError if nothing can be read.
     """
     torch.set_num_threads(cfg.train.threads)
     read = _some_audio(cfg)
@@ -65,7 +65,7 @@ def augmentation(cfg: Config, folder: Path) -> Preview:
             path.write_bytes(codec.encode(samples_T, "wav"))
             files.append({"file": str(path), "source": redact_uri(uri), "what": what})
 
-    write("before", audio_BT.float() / pcm.FULL_SCALE, audio_len_B, "as it is")
+    write("before", audio_BT.float() / pcm.FULL_SCALE, audio_len_B, "original")
     noise_bank = noises.load(cfg.augment)
     for name, options, what in _augmentations(cfg.augment, frontend_of(cfg, None).has_mel_features):
         one = cfg.augment.model_copy(update={**_OFF, **options})
@@ -85,20 +85,20 @@ def _augmentations(cfg: Augment, has_mel_features: bool) -> Iterator[tuple[str, 
     tempo = {"tempo": cfg.tempo} if cfg.tempo else {}
     vtlp = {"vtlp": cfg.vtlp} if cfg.vtlp and has_mel_features else {}
     masks: dict[str, float] = {"time_masks": cfg.time_masks, "mel_masks": cfg.mel_masks} if has_mel_features else {}
-    yield "heard", {}, "as the student hears it, without augmentation"
+    yield "heard", {}, "as the student gets it, without augmentation"
     if noise:
         yield "noise", noise, f"noise at {cfg.min_snr_db:g} to {cfg.max_snr_db:g} dB"
     if room:
-        yield "room", room, "in a room"
+        yield "room", room, "with reverberation"
     if gain:
-        yield "gain", gain, f"louder or fainter by up to {cfg.gain_db:g} dB"
+        yield "gain", gain, f"gain changed by up to {cfg.gain_db:g} dB"
     if tempo:
-        yield "tempo", tempo, f"another tempo, by {cfg.tempo:.0%}"
+        yield "tempo", tempo, f"tempo changed by {cfg.tempo:.0%}"
     if vtlp:
-        yield "warp", vtlp, f"another vocal tract, by up to {cfg.vtlp:.0%}"
+        yield "warp", vtlp, f"vocal tract length changed by up to {cfg.vtlp:.0%}"
     if any(masks.values()):
-        yield "masks", masks, "stretches of time and bands blanked"
-    yield "all", noise | room | gain | tempo | vtlp | masks, "all of it"
+        yield "masks", masks, "time and frequency masks"
+    yield "all", noise | room | gain | tempo | vtlp | masks, "all together"
 
 
 def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
@@ -119,5 +119,5 @@ def _some_audio(cfg: Config) -> list[tuple[str, torch.Tensor]]:
             if len(read) == _FILES:
                 break
     if not read:
-        raise DataError("there is nothing to hear", code="no-audio", why=reason, fix="name audio by `source.uri`")
+        raise DataError("there is no audio to preview", code="no-audio", why=reason, fix="give audio in `source.uri`")
     return read

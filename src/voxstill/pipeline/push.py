@@ -30,16 +30,16 @@ class PushResult(Result):
 
 
 def push(cfg: Config, model: str, name: str) -> PushResult:
-    """Bring an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
+    """Upload an experiment's student, a model folder or an exported student to the Hub as `owner/name`, as one commit.
 
-    A repository that is not there yet is made, and private. Of an experiment it has the same files as with
-    `train.upload`. A card is written where the folder has none. ConfigError where there is no finished student,
-    StorageError where it cannot be written.
+    A repository that does not exist yet is created, and private. Of an experiment it has the same files as with
+    `train.upload`. A card is written where the folder has none. ConfigError if there is no finished student,
+    StorageError if it cannot be written.
     """
     upload.check(upload.HUB + name)
     if checkpoint_files.on_hub(model):
         raise ConfigError(
-            f"`{model}` is on the Hub already", code="hub-upload", why="it is no folder here", fix="give a folder"
+            f"`{model}` is already on the Hub", code="hub-upload", why="it is not a folder here", fix="give a folder"
         )
     located = exported.locate(model)
     files: dict[str, Path | bytes] = {}
@@ -50,7 +50,7 @@ def push(cfg: Config, model: str, name: str) -> PushResult:
         listed = [*manifest.files, exported.MANIFEST]
         if faults := exported.faults(source, manifest):
             raise ConfigError(
-                f"`{source}` is not what was exported",
+                f"`{source}` is not the folder that was exported",
                 code="export-broken",
                 why=", ".join(f"`{file}`: {fault}" for file, fault in faults.items()),
                 fix="export the student again",

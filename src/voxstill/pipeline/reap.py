@@ -72,9 +72,9 @@ class Unowned(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapResult(Result):
-    """What was left over and what of it is ended or removed; what is left as it is, as nobody can tell whose it was.
+    """What was left over, what of it was ended or removed, and what remains because its owner is unknown.
 
-    `not_judged` counts processes of runs that began on another machine, before a reboot or in another container.
+    `not_judged` counts processes of runs that started on another machine, before a reboot or in another container.
     """
 
     found: Sequence[Leftover]
@@ -93,7 +93,7 @@ class ReapResult(Result):
         """A line for each, and the counts."""
         lines = [row.to_text() for row in self.found]
         if not self.found:
-            lines.append("nothing is left over")
+            lines.append("there are no left-over processes or files")
         elif self.end:
             lines.append(f"{len(self.ended)} of {len(self.found)} ended or removed")
         else:
@@ -139,14 +139,14 @@ def reap(folder: str | None = None, *, end: bool = False) -> ReapResult:
     """Find what runs that have ended left behind, of one work folder or experiment or of all; with `end`, end it.
 
     A process is left over where it bears the mark of a run (`core/run_mark.py`), is of this user, and the process that
-    owns the run is gone, or the torchrun that had started that. ConfigError where the system does not say so.
+    owns the run is gone, or the torchrun that had started that. ConfigError if the system does not say so.
     """
     if not process.can_judge():
         raise ConfigError(
-            "left-over processes cannot be told here",
+            "left-over processes cannot be detected here",
             code="needs-linux",
-            why="only Linux shows what a process has inherited",
-            fix="end them by hand",
+            why="only Linux shows the environment of other processes",
+            fix="end them manually",
         )
     root = None if folder is None else normalize_root(folder)
     _wait_for_ranks_that_begin()

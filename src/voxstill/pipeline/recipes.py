@@ -31,10 +31,10 @@ def finished_utterances(cfg: Config) -> IndexFigures:
 
 
 def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
-    """The figures of the labels that `filter.second_teacher` names; None where it names none.
+    """The figures of the labels that `filter.second_teacher` names; None if it names none.
 
-    They are those of that recipe, or those of the one other teacher that has the name. ConfigError where they are the
-    labels to be judged, DataError where there are none, or several.
+    They are those of that recipe, or those of the one other teacher that has the name. ConfigError if they are the
+    labels to be judged, DataError if there are none, or several.
     """
     name, work = cfg.filter.second_teacher, Store(cfg.work)
     if name is None:
@@ -43,11 +43,11 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
         raise ConfigError(
             f"`filter.second_teacher` is `{name}`",
             code="second-teacher",
-            why="these are the labels that are judged: they agree with themselves",
-            fix="name another teacher, or the recipe of its labels",
+            why="these are the labels to filter: they agree with themselves",
+            fix="set another teacher, or the recipe of its labels",
         )
-    if (found := workdir.success(work, LabelFigures, name)) is not None:
-        return found
+    if (figures := workdir.success(work, LabelFigures, name)) is not None:
+        return figures
     recipes = [recipe for recipe in workdir.finished_recipes(work, "labels") if recipe != labels.recipe]
     others = [workdir.named(work, LabelFigures, recipe) for recipe in recipes]
     fitting = [other for other in others if other.teacher.partition("@")[0] == name]
@@ -55,15 +55,15 @@ def second_labels(cfg: Config, labels: LabelFigures) -> LabelFigures | None:
         return fitting[0]
     there = ", ".join(f"{other.recipe} ({other.teacher})" for other in fitting or others) or "none"
     raise DataError(
-        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are its",
+        f"`filter.second_teacher` is `{name}`, and {'several' if fitting else 'no'} other labels here are from it",
         code="second-teacher",
         why=f"{'they' if fitting else 'finished'} are: {there}",
-        fix="name one of the recipes" if others else "run `voxstill label` with that teacher first",
+        fix="set one of the recipes" if others else "run `voxstill label` with that teacher first",
     )
 
 
 def alignment_task(cfg: Config, labels: LabelFigures) -> alignment.Task | None:
-    """The alignment of these labels by `filter.aligner`; None where there is none."""
+    """The alignment of these labels by `filter.aligner`; None if there is none."""
     return None if cfg.filter.aligner is None else alignment.task(cfg.filter.aligner, labels.recipe)
 
 
@@ -107,7 +107,7 @@ def finished_verdicts(cfg: Config) -> VerdictFigures:
     """The verdicts of this configuration, or the only ones that are there; those of the most labels, where labelling
     has not ended.
 
-    DataError where utterances were removed since they were made. A warning says where they are not of all utterances.
+    DataError if utterances were removed since they were made. A warning says where they are not of all utterances.
     """
     work = Store(cfg.work)
     source = finished_utterances(cfg)
@@ -136,7 +136,7 @@ def finished_verdicts(cfg: Config) -> VerdictFigures:
 
 
 def _partial_verdicts(cfg: Config, source: IndexFigures) -> VerdictFigures | None:
-    """The verdicts of this configuration on most labels of its teacher while labelling had not ended; None where there
+    """The verdicts of this configuration on most labels of its teacher while labelling had not ended; None if there
     are none.
     """
     work = Store(cfg.work)
@@ -171,7 +171,7 @@ def shard_lineage(cfg: Config, verdicts: VerdictFigures | None) -> str:
 
 
 def finished_shards(cfg: Config) -> ShardFigures:
-    """The shards of this configuration, or the only ones that are there; DataError where those have no labels."""
+    """The shards of this configuration, or the only ones that are there; DataError if those have no labels."""
     wanted = shard_recipe(cfg, finished_verdicts(cfg))
     shards = workdir.finished(Store(cfg.work), ShardFigures, wanted)
     if shards.unlabelled:
@@ -187,7 +187,7 @@ def finished_shards(cfg: Config) -> ShardFigures:
 
 
 def refuse_removed(work: Store, shards: ShardFigures) -> None:
-    """DataError where shards hold utterances that were removed since they were written."""
+    """DataError if shards hold utterances that were removed since they were written."""
     if num := count_removed(work, shards):
         unlabelled = " --unlabelled" if shards.unlabelled else ""
         raise DataError(
@@ -222,7 +222,7 @@ def unlabelled_recipe(cfg: Config) -> str:
     first = workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed, *added)
     listing = tables.parts_hash(work, prefix)
     begun_with = generation.source_of(work, workdir.prefix("shards", first))
-    if begun_with is None:  # not begun, or by a version that did not write it down
+    if begun_with is None:  # not started, or by a version that did not write it down
         done = workdir.success(work, ShardFigures, first)
         num_kept = source.utterances - source.splits.get("test", 0)
         is_same = done is None or done.utterances + sum(done.dropped.values()) == num_kept

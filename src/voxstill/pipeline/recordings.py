@@ -75,15 +75,15 @@ class Recordings(NamedTuple):
 def expand(names: Sequence[str]) -> Recordings:
     """Every recording of the command line: folders and prefixes of buckets as the audio files in them, sorted.
 
-    ConfigError where there is none, or standard input twice; DataError for a folder without audio; StorageError for a
+    ConfigError if there is none, or standard input twice; DataError for a folder without audio; StorageError for a
     prefix that cannot be listed.
     """
     if not names:
         raise ConfigError(
-            "there is nothing to read", code="no-input", why="no audio is named", fix="name files, folders or `-`"
+            "there is no audio to read", code="no-input", why="no audio is given", fix="give files, folders or `-`"
         )
     if list(names).count(STANDARD_INPUT) > 1:
-        raise ConfigError("`-` stands twice", code="no-input", why="standard input is read once", fix="name it once")
+        raise ConfigError("`-` is given twice", code="no-input", why="standard input is read once", fix="give it once")
     paths: list[str] = []
     num_skipped = 0
     for name in names:
@@ -102,8 +102,8 @@ def expand(names: Sequence[str]) -> Recordings:
             raise DataError(
                 f"there is no audio in `{redact_uri(name)}`",
                 code="no-audio",
-                why=f"of its files ({others.total()}) none has an ending of audio",
-                fix="name the files themselves, or a folder with .wav, .flac, .mp3 or the like",
+                why=f"none of its {others.total()} files has an audio extension",
+                fix="give the files themselves, or a folder with .wav, .flac, .mp3 or the like",
             )
         if others:
             kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common())
@@ -122,9 +122,9 @@ def _files(name: str) -> list[str] | None:
         if not os.path.isdir(local_path(name)):
             return None
         files: list[str] = []
-        for folder, folders, found in os.walk(local_path(name)):
+        for folder, folders, names in os.walk(local_path(name)):
             folders[:] = [one for one in folders if not one.startswith(".")]
-            files += [os.path.join(folder, file) for file in found if not file.startswith(".")]
+            files += [os.path.join(folder, file) for file in names if not file.startswith(".")]
         return sorted(files)
     if not name.endswith("/") or name.startswith(("http://", "https://")):
         return None
@@ -145,16 +145,16 @@ def readable(path: str) -> Iterator[str]:
 
 @contextmanager
 def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
-    """The path of a temporary copy of standard input; ConfigError where that is a terminal."""
+    """The path of a temporary copy of standard input; ConfigError if that is a terminal."""
     if source is None:
         if sys.stdin is None:  # `<&-`
             raise ConfigError(
-                "standard input is closed", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+                "standard input is closed", code="no-input", why="it provides no audio", fix="pipe a file into it"
             )
         source = sys.stdin.buffer
     if source.isatty():
         raise ConfigError(
-            "standard input is a terminal", code="no-input", why="no audio comes from there", fix="pipe a file into it"
+            "standard input is a terminal", code="no-input", why="it provides no audio", fix="pipe a file into it"
         )
     with scratch.folder() as folder, (folder / "audio").open("wb") as copy:
         while piece := source.read(_COPIED_BYTES):
@@ -171,7 +171,7 @@ def standard_input(source: BinaryIO | None = None) -> Iterator[str]:
 
 
 def record(seconds: float) -> NDArray[np.int16]:
-    """Samples of the microphone, 16 kHz mono; ConfigError where it cannot be recorded from."""
+    """Samples of the microphone, 16 kHz mono; ConfigError if it cannot be recorded from."""
     with _microphone() as sounddevice:
         log.info("transcribe: recording for %g s", seconds)
         samples_T1 = sounddevice.rec(round(seconds * RATE_HZ), samplerate=RATE_HZ, channels=1, dtype="int16")
@@ -181,12 +181,12 @@ def record(seconds: float) -> NDArray[np.int16]:
 
 
 def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
-    """Blocks of the microphone, 16 kHz mono, until it is interrupted; ConfigError where it cannot be recorded from."""
+    """Blocks of the microphone, 16 kHz mono, until it is interrupted; ConfigError if it cannot be recorded from."""
     with (
         _microphone() as sounddevice,
         sounddevice.InputStream(samplerate=RATE_HZ, channels=1, dtype="int16") as stream,
     ):
-        log.info("listen: speak; Ctrl-C ends it")
+        log.info("listen: speak now; Ctrl-C ends it")
         while True:
             samples_T1, _ = stream.read(pcm.ms_to_samples(block_ms))
             yield samples_T1[:, 0].copy()
@@ -194,7 +194,7 @@ def microphone(block_ms: int) -> Iterator[NDArray[np.int16]]:
 
 @contextmanager
 def _microphone() -> Iterator[ModuleType]:
-    """The library of the microphone; ConfigError where it is missing, or fails in the block."""
+    """The library of the microphone; ConfigError if it is missing, or fails in the block."""
     try:
         import sounddevice
     except ImportError:

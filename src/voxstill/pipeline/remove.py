@@ -39,7 +39,7 @@ class RemoveResult(Result):
         counts = f"{self.removed:,} utterances removed, {self.all_removed:,} with those removed before"
         if not self.removed:
             return counts
-        return f"{counts}\nfinished shards may still hold them: run `voxstill filter`, `shard` and `clean --yes`"
+        return f"{counts}\nfinished shards may still contain them: run `voxstill filter`, `shard` and `clean --yes`"
 
 
 def read_ids(file: str) -> list[str]:
@@ -53,15 +53,15 @@ def read_ids(file: str) -> list[str]:
     except (VoxstillError, UnicodeDecodeError) as error:
         why = error.why if isinstance(error, VoxstillError) else str(error)
         raise DataError(
-            f"cannot read `{file}`", code="ids-to-remove", why=why, fix="give a text file with one id a line"
+            f"cannot read `{file}`", code="ids-to-remove", why=why, fix="give a text file with one id per line"
         ) from None
     ids = [id_ for line in lines if (id_ := _COMMENT.sub("", line).strip())]
     if not ids:
         raise DataError(
-            f"`{file}` holds no id",
+            f"`{file}` contains no ids",
             code="ids-to-remove",
             why="nothing would be removed",
-            fix="give a file with one id a line",
+            fix="give a file with one id per line",
         )
     return ids
 
@@ -69,7 +69,7 @@ def read_ids(file: str) -> list[str]:
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
     """Record that utterances or recordings are removed; those that were removed before are passed over.
 
-    Copies of their files that are indexed under other addresses go with them. DataError where an id is not known in the
+    Copies of their files that are indexed under other addresses go with them. DataError if an id is not known in the
     work folder, or is that of different audio in two of its tables: then nothing is recorded.
     """
     work = Store(cfg.work)
@@ -85,8 +85,8 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
         recorded = {removal.id for removal in removals.record(work)}
         new = [id_ for id_ in dict.fromkeys(ids) if id_ not in recorded]
         unused = _unused(work)
-        found = list(_removals(work, new, reason, unused))
-        known = {removal.id for removal in found}
+        new_removals = list(_removals(work, new, reason, unused))
+        known = {removal.id for removal in new_removals}
         unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
             shown = ", ".join(f"`{id_}`" for id_ in unknown[:_SHOWN])
@@ -95,11 +95,11 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
                 f"`{work.root}` has no utterance or recording {shown}{more}",
                 code="ids-to-remove",
                 why="they are in none of its tables; nothing was removed",
-                fix="give ids as they stand in the tables `utterances` and `recordings`",
+                fix="give ids as they are in the tables `utterances` and `recordings`",
             )
-        if found:
+        if new_removals:
             held.check()
-            removals.append(work, found)
+            removals.append(work, new_removals)
         after = removals.of(work)
     _erase_copies(cfg, work, {*after, *recorded, *known})
     num_before, num = (
@@ -110,7 +110,7 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
 
 
 def _erase_copies(cfg: Config, work: Store, removed: set[str]) -> None:
-    """Erase what people judged of removed utterances, and the joined file of the explorer, which has their texts."""
+    """Erase judgements of removed utterances, and the joined file of the explorer, which has their texts."""
     corrections.erase(work, removed)
     joined_file.forget(cfg)
 
@@ -135,7 +135,7 @@ def _removals(
 ) -> Iterator[Removal]:
     """The removals of each id that is an utterance or a recording of any table: of its file and of copies of that.
 
-    DataError where an id means different audio.
+    DataError if an id means different audio.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -198,7 +198,7 @@ def _unused(work: Store) -> dict[str, list[_Meaning]]:
 
     meanings = dict[str, list[_Meaning]]()
     for table, whole in _parts(work, "recordings", ("id", "unused")):
-        part = whole.filter(pc.greater(pc.list_value_length(whole["unused"]), 0))  # null is no match
+        part = whole.filter(pc.greater(pc.list_value_length(whole["unused"]), 0))  # null is not a match
         for recording_id, rows in zip(part["id"].to_pylist(), part["unused"].to_pylist(), strict=True):
             for row in rows or ():
                 removal = Removal(**{name: row[name] for name in _STRETCH if name != "recording_id"}, time="")
@@ -219,6 +219,6 @@ def _ambiguous(first: _Meaning, other: _Meaning) -> DataError:
         f"the id `{first.removal.id}` is that of different audio in two tables",
         code="ids-to-remove",
         why=f"{first} and {other}; nothing was removed",
-        fix=f"give the id of the recording that is meant, `{first.recording_id}` or `{other.recording_id}`, and all of "
-        "it is removed; or delete the table that is not used any more with `voxstill clean`",
+        fix=f"give the id of the recording that you mean, `{first.recording_id}` or `{other.recording_id}`, to remove "
+        "all of it; or delete the unused table with `voxstill clean`",
     )

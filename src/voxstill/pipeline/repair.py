@@ -1,6 +1,6 @@
 """Make again what is broken in a WORK, and no more: by the steps that made it, in their order.
 
-What is broken is removed together with the `_SUCCESS.json` of its table, and the step goes on from there as after a
+What is broken is removed together with the `_SUCCESS.json` of its table, and the step continues from there as after a
 kill. Only a configuration that makes the table can make it again: without it nothing is removed.
 """
 
@@ -55,9 +55,9 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             continue
         if not is_known:
             log.error(
-                "`%s` is not repaired, as this configuration makes other %s now: give the one that made it with "
-                "--config. Where it is this one, the corpus has grown or utterances were removed since: then remove "
-                "the folder, and the step makes those of now",
+                "`%s` is not repaired, as this configuration now makes other %s: give the configuration that made it "
+                "with --config. If it is this one, the corpus has grown or utterances were removed since: "
+                "then remove the folder and run the step again",
                 table,
                 kind,
             )
@@ -106,12 +106,12 @@ def _is_earlier_generation(cfg: Config, kind: Kind, recipe: str) -> bool:
 
 
 def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
-    """Make a table unfinished: no new generation goes on from it, and the next training writes a mixture again."""
+    """Make a table unfinished: no new generation continues from it, and the next training writes a mixture again."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     if kind == "shards":
         log.warning(
-            "verify: `%s` is not made again, but counts as unfinished: it is older than the last labels or the last "
-            "`voxstill remove`. `voxstill filter` and `voxstill shard` write the shards of now",
+            "verify: `%s` is not made again, but marked as unfinished: it is older than the last labels or the last "
+            "`voxstill remove`. `voxstill filter` and `voxstill shard` write the current shards",
             table,
         )
     with lease.hold(work, table, "verify --repair"):
@@ -147,7 +147,7 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str]) ->
     now = _labels(work, recipe)
     if labels is not None and now is not None and labels.sha256 != now.sha256:
         log.warning(
-            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again", table
+            "verify: `%s` has other labels than before: run `voxstill filter` and `voxstill shard` again", table
         )
 
 
@@ -158,7 +158,7 @@ def _unlabelled(cfg: Config) -> str | None:
 
 
 def _labels(work: Store, recipe: str) -> LabelFigures | None:
-    """The figures of a table of labels, None where they cannot be read."""
+    """The figures of a table of labels, None if they cannot be read."""
     with contextlib.suppress(VoxstillError):
         return workdir.success(work, LabelFigures, recipe)
     return None

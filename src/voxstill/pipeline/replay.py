@@ -28,7 +28,7 @@ _START = "the start, as there is no checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradient(Result):
-    """What a batch gives: its loss and the norm of its gradient, None where they are not finite."""
+    """What a batch gives: its loss and the norm of its gradient, None if they are not finite."""
 
     loss: float | None
     grad_norm: float | None
@@ -72,16 +72,16 @@ class ReplayResult(Result):
 def replay(experiment: str, batch: str) -> ReplayResult:
     """Loss and gradient of the saved step under the last checkpoint: of all of it, and of each utterance alone.
 
-    Without a checkpoint the weights are those that the training began with. ConfigError where the folder is no
-    experiment, DataError where the file is no saved batch.
+    Without a checkpoint the weights are those that the training started with. ConfigError if the folder is no
+    experiment, DataError if the file is not a saved batch.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
-            f"`{experiment}` is no experiment",
+            f"`{experiment}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below exp/",
+            fix="give a folder below exp/",
         )
     newest = checkpoint.newest(run)
     batches, context, step, rank = guard.load(Path(batch))
@@ -180,7 +180,7 @@ def _only(batch: Batch, i: int) -> Batch:
 
 def _verdict(broken: list[str], at_fault: list[str], num_utterances: int, is_finite: bool) -> str:
     if broken:
-        return f"the weights of the checkpoint are broken ({broken[0]}): go back to an older one, and lower `train.lr`"
+        return f"the weights of the checkpoint are broken ({broken[0]}): resume from an older one, and lower `train.lr`"
     if len(at_fault) == num_utterances > 1:
         return (
             "no utterance at all has a finite loss and gradient: the weights are at fault, not the audio, or an option "
@@ -188,10 +188,8 @@ def _verdict(broken: list[str], at_fault: list[str], num_utterances: int, is_fin
         )
     if at_fault:
         return (
-            f"{len(at_fault)} utterances alone give a loss or gradient that is no number: look at their texts and audio"
+            f"{len(at_fault)} utterances alone give a loss or gradient that is not finite: check their texts and audio"
         )
     if not is_finite:
-        return (
-            "each utterance alone is sound, together they are not: a kernel or the precision is at fault, not the data"
-        )
-    return "all of it is sound under these weights: the weights at that step were at fault; lower `train.lr`"
+        return "each utterance alone is fine, but not all together: a kernel or the precision is at fault, not the data"
+    return "everything is finite with these weights: the weights at that step were at fault; lower `train.lr`"

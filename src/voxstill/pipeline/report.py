@@ -47,7 +47,7 @@ _LABELS = {"ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "seq2seq": "Whisper"}
 
 
 class _Step(pydantic.BaseModel):
-    """A step in a report of before."""
+    """A step in an earlier report."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
@@ -60,11 +60,11 @@ class _Step(pydantic.BaseModel):
 class ExperimentReport(Result):
     """The page of an experiment, and a line for each of its results.
 
-    `against_teacher` is the paired test of the student and its teacher; None where one of them was not judged.
+    `against_teacher` is the paired test of the student and its teacher; None if one of them was not judged.
     """
 
     report: str | None
-    """None where the folder cannot be written."""
+    """None if the folder cannot be written."""
     results: Sequence[Mapping[str, Any]]
     against_teacher: AgainstTeacher | None
     grammar: GrammarTable | None = None
@@ -92,21 +92,21 @@ class ExperimentReport(Result):
 def report(experiment: str) -> ExperimentReport:
     """Write the page of an experiment that was trained, from what is in its folder and in its WORK.
 
-    ConfigError where the folder is no experiment.
+    ConfigError if the folder is not an experiment.
     """
     run = RunDir(Path(experiment))
     if not run.config.is_file():
         raise ConfigError(
-            f"`{experiment}` is no experiment",
+            f"`{experiment}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below exp/",
+            fix="give a folder below exp/",
         )
     cfg = config.load_snapshot(str(run.config))
     try:
         filtered = finished_verdicts(cfg)
     except VoxstillError as error:
-        log.info("report: nothing is said of the filter: %s", error.what)
+        log.info("report: nothing is reported about the filter: %s", error.what)
         filtered = None
     steps, rounds = _earlier(run)
     return _written(cfg, run, facts_of(cfg, run, steps, filtered, rounds))
@@ -198,7 +198,7 @@ def _metrics(run: RunDir) -> list[Mapping[str, Any]]:
     lines = run.metrics.read_bytes().splitlines() if run.metrics.is_file() else []
     rows = [row for row in map(_metric, lines) if row is not None]
     if len(rows) < len(lines):
-        log.warning("report: %d lines of `%s` are no metrics, and are left out", len(lines) - len(rows), run.metrics)
+        log.warning("report: %d lines of `%s` are not metrics, and are left out", len(lines) - len(rows), run.metrics)
     return rows
 
 
@@ -221,7 +221,7 @@ def judged_facts(cfg: Config, run: RunDir) -> html.Facts:
 
 
 def _lines(stored: Sequence[StoredResult]) -> list[html.ResultLine]:
-    """A line for each result; corpora of one name are told apart by their path, or what else they differ in."""
+    """A line for each result; corpora of one name are distinguished by their path, or what else they differ in."""
     corpora = {result.corpus for result in stored if result.corpus is not None}
     namesakes = Counter(corpus.name for corpus in corpora)
     in_one_folder = Counter(corpus.work for corpus in corpora)
@@ -291,7 +291,7 @@ def _against_teacher(cfg: Config, teacher: StoredResult, student: StoredResult) 
     sides = compare.of_results(teacher, student)
     test = compare.runs(cfg, sides)
     speakers = {segment.speaker for segment in sides.references.values()}
-    one = len(speakers) == 1 and None not in speakers  # how others would be understood, one speaker cannot tell
+    one = len(speakers) == 1 and None not in speakers  # one speaker says nothing about others
     return AgainstTeacher(
         difference=test.difference,
         interval=None if one else test.interval,
@@ -326,11 +326,13 @@ def _alignments(
     cfg: Config, rules: str, references: Sequence[results.Row], sides: Mapping[html.Role, StoredResult]
 ) -> html.Facts:
     """Every utterance aligned with its reference, the most frequent errors, and the worst utterances."""
-    alike = normalizer(rules)
+    normalize = normalizer(rules)
     texts = {role: {row["id"]: row["text"] for row in results.rows(side.hypotheses)} for role, side in sides.items()}
     pairs: dict[html.Role, dict[str, Aligned]] = {
         role: {
-            row["id"]: words.align(split_words(alike(row["text"])), split_words(alike(of_side.get(row["id"], ""))))
+            row["id"]: words.align(
+                split_words(normalize(row["text"])), split_words(normalize(of_side.get(row["id"], "")))
+            )
             for row in references
         }
         for role, of_side in texts.items()

@@ -77,7 +77,7 @@ def _first(rows: Iterable[Row], key: Callable[[Row], str], ids: Container[str]) 
 
 
 def _curve(cfg: Config) -> list[tuple[float, float]]:
-    """WER of the labels kept, by the share kept at falling confidence; empty where there are no human texts."""
+    """WER of the labels kept, by the share kept at falling confidence; empty if there are no human texts."""
     try:
         return tuning.confidence_curve(tune_filter.tune(cfg))
     except DataError:
@@ -128,7 +128,7 @@ def entry(
 
 
 def sound_of(cfg: Config, ids: Sequence[str]) -> dict[str, bytes]:
-    """Read audio of utterances from the work folder, as `sound`; empty where it cannot be read."""
+    """Read audio of utterances from the work folder, as `sound`; empty if it cannot be read."""
     try:
         work = Store(cfg.work)
         recipe = workdir.finished(work, IndexFigures, utterances_recipe(cfg)).recipe

@@ -1,7 +1,7 @@
 """The rounds of `voxstill run`: label, train, and label again with teacher and student together.
 
 The first student learns from the labels of the teacher. Each later one learns from those of them that the student of
-the round before agrees with, and is a new student in an experiment of its own. A round is a configuration like any
+the previous round agrees with, and is a new student in an experiment of its own. A round is a configuration like any
 other, so what is finished of it is found by its recipes.
 """
 
@@ -47,20 +47,20 @@ class Round:
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where later rounds make no sense, or would learn the same as the first."""
+    """Raise ConfigError if later rounds make no sense, or would learn the same as the first."""
     if cfg.rounds == 1:
         return
     refused = (
         (
             cfg.teacher.name == "reference",
             "teacher: reference",
-            "the labels are human texts: where the student disagrees, the student is wrong",
-            "leave `rounds` out, or name another teacher",
+            "the labels are human texts: wherever the student disagrees, the student is wrong",
+            "leave `rounds` out, or set another teacher",
         ),
         (
             cfg.filter.second_teacher is not None,
             "filter.second_teacher",
-            "from the second round on, the second teacher is the student of the round before",
+            "from the second round on, the second teacher is the student of the previous round",
             "leave one of them out; the teacher `consensus` joins the labels of several teachers",
         ),
         (
@@ -73,7 +73,7 @@ def check(cfg: Config) -> None:
     for is_refused, name, why, fix in refused:
         if is_refused:
             raise ConfigError(
-                f"`rounds: {cfg.rounds}` and `{name}` do not go together", code="option-conflict", why=why, fix=fix
+                f"`rounds: {cfg.rounds}` and `{name}` cannot be combined", code="option-conflict", why=why, fix=fix
             )
 
 
@@ -132,7 +132,7 @@ def of_round(cfg: Config, number: int, second_teacher: str | None = None) -> Con
 
 
 def later(cfg: Config) -> list[Config]:
-    """The configurations of the rounds after the first that have begun to train on this work folder."""
+    """The configurations of the rounds after the first that have started to train on this work folder."""
     names = [_name(cfg, number) for number in range(2, cfg.rounds + 1)]
     trains = [cfg.train.model_copy(update={"name": name}) for name in names]
     runs = [run for train_ in trains for run in experiment.named(cfg.model_copy(update={"train": train_}))]
@@ -151,13 +151,13 @@ def step_name(name: str, number: int, of: int) -> str:
 
 
 def evaluate(rounds: Sequence[Round], steps: Steps) -> list[StudentFigures | None]:
-    """Judge the student of each round, and keep its result in its experiment; None where there are no human texts."""
+    """Judge the student of each round, and keep its result in its experiment; None if there are no human texts."""
     if not rounds:
         return []
     split = of_split(rounds[0].cfg)
     try:
         judged = recognition.references(rounds[0].cfg, split.utterances)
-    except DataError:  # the evaluation of the last student tells
+    except DataError:  # the evaluation of the last student reports it
         return [None] * len(rounds)
     students: list[StudentFigures | None] = []
     for finished in rounds:
@@ -226,14 +226,14 @@ def _label(cfg: Config, steps: Steps, name: str, allow_teacher: Sequence[str] = 
 
 
 def _refuse_failed_labels(cfg: Config, labelled: LabelFigures) -> None:
-    """TeacherError where `voxstill label` would end with its exit code."""
+    """TeacherError if `voxstill label` would end with its exit code."""
     if labelled.exit_code:
         raise TeacherError(
             f"{labelled.failed:,} of {labelled.labels:,} labels failed",
             code="all-failed",
             why=f"`engine.max_failed_share` allows {labelled.max_failed_share:g} of them",
-            fix=f"mend the cause, then run `voxstill label {cfg.work} --retry-failed`; or raise "
-            "`engine.max_failed_share` to go on with the rest",
+            fix=f"fix the cause, then run `voxstill label {cfg.work} --retry-failed`; or raise "
+            "`engine.max_failed_share` to continue with the rest",
         )
 
 
@@ -242,7 +242,7 @@ def _filter(cfg: Config, steps: Steps, name: str) -> VerdictFigures:
         filtered = filtering.filter_labels(cfg)
         text = f"{filtered.kept:.0%} kept, {filtered.kept_hours:.2f} h"
         if any(source.supervised for source in config.sources_of(cfg.source)):
-            text += f", to learn from: {experiment.dataset_hours(filter_report.kept_hours(cfg, filtered))}"
+            text += f", for training: {experiment.dataset_hours(filter_report.kept_hours(cfg, filtered))}"
         result(
             text,
             judged=filtered.judged,

@@ -41,7 +41,7 @@ class Judged:
     def to_text(self) -> str:
         """All error rates in one sentence."""
         if self.student is None:
-            return "no human texts to judge by"
+            return "no human texts to evaluate with"
         sides = {"student WER": self.student, "with a language model": self.with_lm, "teacher WER": self.teacher}
         rates = {name: side.errors.rates.wer for name, side in sides.items() if side is not None}
         return ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items() if rate is not None)
@@ -49,7 +49,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideResult(Result):
-    """The teacher or the student on the test split; the rates are None where there are no human texts."""
+    """The teacher or the student on the test split; the rates are None if there are no human texts."""
 
     wer: float | None
     cer: float | None
@@ -102,7 +102,7 @@ class SideResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal(Result):
-    """A dry run: its folder, how many files went the whole line, and what the whole source would take."""
+    """A dry run: its folder, how many files went through the pipeline, and what the whole source would take."""
 
     work: str
     files: int
@@ -114,7 +114,7 @@ class Rehearsal(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Result):
-    """The whole line: both recognisers on the same utterances, every step, and the page of the report."""
+    """The whole pipeline: both recognisers on the same utterances, every step, and the page of the report."""
 
     teacher: SideResult
     student: SideResult
@@ -122,7 +122,7 @@ class RunResult(Result):
     seconds: float
     report: str
     comparison: AgainstTeacher | None = None
-    """Of student and teacher; None where one of them was not judged."""
+    """Of student and teacher; None if one of them was not judged."""
     grammar: GrammarTable | None = None
     """Both with and without a grammar, where `decode.grammar` is set."""
     rounds: Sequence[RoundResult] = ()
@@ -169,9 +169,9 @@ def _rehearsed(rehearsal: Rehearsal, seconds: float, experiments: Path) -> list[
     takes = {"labelling": rehearsal.whole["label_hours"], "training": rehearsal.whole["train_hours"]}
     known = [f"{name} {clock(3600 * hours)}" for name, hours in takes.items() if hours is not None]
     return [
-        f"Every step works: {rehearsal.files} files went the whole line in {clock(seconds)}.",
+        f"Every step works: {rehearsal.files} files went through the whole pipeline in {clock(seconds)}.",
         f"The whole source is about {rehearsal.whole['hours']:.1f} h of audio. "
-        f"Roughly, it takes {' and '.join(known)}.",
+        f"It will take roughly {' and '.join(known)}.",
         "Error rates after so few steps mean nothing.",
         f"Nothing else was touched; `{rehearsal.work}` and `{experiments}` may be removed.",
     ]

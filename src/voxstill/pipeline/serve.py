@@ -51,7 +51,7 @@ def serve(
 ) -> None:
     """Serve models, each `[NAME=]MODEL[@WEIGHT]`, until SIGTERM or SIGINT; `ready` is called once all are loaded.
 
-    ConfigError where a model cannot be served, the address is taken or packages are missing.
+    ConfigError if a model cannot be served, the address is taken or packages are missing.
     """
     check_packages()
     from voxstill.serving import run
@@ -63,14 +63,14 @@ def serve(
 
 
 def checked(models: Sequence[str]) -> list[ModelSource]:
-    """The models, each `[NAME=]MODEL[@WEIGHT]`; ConfigError where one has no traffic."""
+    """The models, each `[NAME=]MODEL[@WEIGHT]`; ConfigError if one has no traffic."""
     from voxstill.serving.models import model_source
 
     sources = [model_source(text) for text in models]
     for name in names(sources):
         if not any(source.weight for source in sources if source.name == name):
             raise ConfigError(
-                f"`{name}` would have no traffic",
+                f"`{name}` would get no traffic",
                 code="option-value",
                 why="all its weights are 0",
                 fix="leave one above 0",
@@ -90,7 +90,7 @@ def client_keys(host: str) -> Keys:
     keys = Keys(*_keys())
     if not keys.are_needed and host not in _LOOPBACK:
         log.warning(
-            "serve: %s is no loopback address and %s is not set: anybody who reaches it may use it", host, API_KEYS
+            "serve: %s is not a loopback address and %s is not set: anyone who can reach it may use it", host, API_KEYS
         )
     return keys
 
@@ -101,7 +101,7 @@ def address(host: str, port: int) -> str:
 
 
 def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]:
-    """What loads a model; ConfigError where the engine cannot run it."""
+    """What loads a model; ConfigError if the engine cannot run it."""
     from voxstill.serving.versions import BATCH_MS
 
     check_engine(source, engine)
@@ -110,7 +110,7 @@ def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]
 
 
 def check_engine(source: str, engine: Engine) -> None:
-    """Raise ConfigError where the engine cannot run a model.
+    """Raise ConfigError if the engine cannot run a model.
 
     `auto` takes `onnx` for an exported folder and `torch` for everything else.
     """
@@ -119,7 +119,7 @@ def check_engine(source: str, engine: Engine) -> None:
         raise ConfigError(
             f"`{source}` cannot be run by onnxruntime",
             code="wrong-model",
-            why="it is no exported student",
+            why="it is not an exported student",
             fix=f"export it, and give DIR instead: voxstill export {source} --to DIR",
         )
     if engine == "torch" and is_exported:
@@ -132,11 +132,11 @@ def check_engine(source: str, engine: Engine) -> None:
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `serve` are missing."""
+    """ConfigError if packages of the extra `serve` are missing."""
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigError(
-            "there is no server",
+            "the server is not installed",
             code="missing-package",
             why=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             fix="pip install 'voxstill[serve]'",
@@ -150,17 +150,17 @@ def _keys() -> tuple[list[str], str | None]:
     admin_key = environment.get(ADMIN_KEY, "").strip() or None
     if environment.get(API_KEYS) and not api_keys:
         raise ConfigError(
-            f"{API_KEYS} holds no key",
+            f"{API_KEYS} contains no key",
             code="server-keys",
-            why="it has commas and spaces alone",
+            why="it has only commas and spaces",
             fix="set a key, or remove the variable",
         )
     for name, keys in ((API_KEYS, api_keys), (ADMIN_KEY, [admin_key or ""])):
         if not all(key.isascii() and key.isprintable() for key in keys):
             raise ConfigError(
-                f"{name} holds no key that a client can send",
+                f"{name} contains no key that a client can send",
                 code="server-keys",
                 why="it has characters other than printable ASCII",
-                fix="take a random key: openssl rand -hex 32",
+                fix="use a random key: openssl rand -hex 32",
             )
     return api_keys, admin_key

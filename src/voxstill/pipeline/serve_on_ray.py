@@ -40,8 +40,8 @@ def serve(
 ) -> None:
     """Serve models on the Ray cluster of `engine.address`, or on one of this process, until SIGTERM or SIGINT.
 
-    `ready` is called once a replica answers. ConfigError where a model cannot be served or packages are missing,
-    ClusterError where there is no cluster.
+    `ready` is called once a replica answers. ConfigError if a model cannot be served or packages are missing,
+    ClusterError if there is no cluster.
     """
     check_packages()
     from voxstill.serving import run
@@ -65,7 +65,7 @@ def serve(
                 "the models are not served on Ray",
                 code="ray-unavailable",
                 why=describe(error),
-                fix="the logs of its replicas say more: `serve status` and `ray logs`",
+                fix="see the logs of its replicas: `serve status` and `ray logs`",
             ) from error
         try:
             ready(ServeResult(url=server.address(host, port), models=server.names(sources)))
@@ -82,17 +82,17 @@ def application(arguments: Mapping[str, str]) -> Any:
     `models` is a list as on the command line with spaces between, `engine` as there, `config` a file, and any other
     name an option: `serve.max_replicas`.
     """
-    given = dict(arguments)
-    models, engine, path = given.pop("models", ""), given.pop("engine", "auto"), given.pop("config", None)
+    options = dict(arguments)
+    models, engine, path = options.pop("models", ""), options.pop("engine", "auto"), options.pop("config", None)
     if engine not in get_args(Engine):
         raise ConfigError(
-            f"there is no engine `{engine}`",
+            f"unknown engine `{engine}`",
             code="unknown-name",
-            why="it is auto, torch or onnx",
+            why="it must be auto, torch or onnx",
             fix="leave `engine` out",
         )
     check_packages()
-    cfg = config.load(path, [f"{name}={value}" for name, value in given.items()])
+    cfg = config.load(path, [f"{name}={value}" for name, value in options.items()])
     return deployment(cfg, server.checked(models.split()), server.client_keys("0.0.0.0"), cast(Engine, engine))
 
 
@@ -120,11 +120,11 @@ def deployment(cfg: Config, sources: Sequence[ModelSource], keys: Keys, engine: 
 
 
 def check_packages() -> None:
-    """ConfigError where packages of the extra `ray-serve` are missing."""
+    """ConfigError if packages of the extra `ray-serve` are missing."""
     server.check_packages()
     if importlib.util.find_spec("fastapi") is None:
         raise ConfigError(
-            "there is no Ray Serve",
+            "Ray Serve is not installed",
             code="missing-package",
             why="it is not installed",
             fix="pip install 'voxstill[ray-serve]'",

@@ -45,16 +45,16 @@ from voxstill.storage.store import Store
 def shard(cfg: Config, *, part: str | None = None) -> ShardFigures:
     """Every utterance that was kept lies in one shard, with its label and all that is known of it.
 
-    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError where it is none,
-    DataError where the filter kept nothing.
+    With `part`, K/N or `auto`, only every N-th shard is written; the figures count all. ConfigError if it is none,
+    DataError if the filter kept nothing.
     """
     own = parts.requested(part)
     verdicts = finished_verdicts(cfg)
     nothing_kept.refuse(Store(cfg.work), verdicts)
     if verdicts.labelled is not None:
         log.warning(
-            "shard: the verdicts are of %d labels, which were not all: once there are more, run `voxstill filter` and "
-            "`voxstill shard` again, and they lie in a new generation",
+            "shard: the verdicts are of %d labels, which were not all: when there are more, run `voxstill filter` "
+            "and `voxstill shard` again, which writes a new generation",
             verdicts.labelled,
         )
 
@@ -105,7 +105,7 @@ def _shard(
     work = Store(cfg.work)
     done = workdir.success(work, ShardFigures, recipe)
     if done is not None:
-        log.info("shard: nothing to do, shards %s are there", recipe)
+        log.info("shard: nothing to do, shards %s exist", recipe)
         return done
     with parts.hold(work, workdir.prefix("shards", recipe), "shard", part, cfg.engine) as held:
         return _write(cfg, recipe, joined(work), verdicts, held, part)
@@ -218,7 +218,7 @@ def _figures(
         uncut.update(row.uncut)
     if uncut:
         reasons = ", ".join(f"{reason}: {num:,}" for reason, num in uncut.items())
-        log.warning("shard: %d samples stay longer than `shard.max_ms`: %s", uncut.total(), reasons)
+        log.warning("shard: %d samples remain longer than `shard.max_ms`: %s", uncut.total(), reasons)
     return ShardFigures(
         recipe=recipe,
         verdicts=None if verdicts is None else verdicts.recipe,

@@ -38,5 +38,5 @@ class Steps:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds since the first step began."""
+        """Wall-clock seconds since the first step started."""
         return time.perf_counter() - self._start

@@ -13,7 +13,7 @@ from voxstill.storage.store import Store
 def create_config(output: str | None = None, *, overwrite: bool = False) -> ReportResult:
     """The commented configuration as `template`; with `output` it is written there, and the result has its `path`.
 
-    ConfigError where the file exists, unless it may be overwritten.
+    ConfigError if the file exists, unless it may be overwritten.
     """
     text = config.template()
     if output is None:
@@ -24,7 +24,7 @@ def create_config(output: str | None = None, *, overwrite: bool = False) -> Repo
             f"`{path}` exists",
             code="output-exists",
             why="it would be overwritten",
-            fix="name another file, or add --yes",
+            fix="give another file, or add --yes",
         )
     Store(str(path.parent)).replace(path.name, text.encode())
     return ReportResult(figures={"path": str(path)})

@@ -18,7 +18,7 @@ from voxstill.training.summary import TrainingSummary
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student on the kept labels, or on what the manifest says; return its folder, steps, seconds and loss.
 
-    An `experiment` goes on with this configuration instead of a new one; of a checkpoint, its experiment from there.
+    An `experiment` continues with this configuration instead of a new one; of a checkpoint, its experiment from there.
     """
     task = registry.find(cfg.student.task)
     check(cfg)

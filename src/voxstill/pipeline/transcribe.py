@@ -43,7 +43,7 @@ _MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript(Result):
-    """What was said in one recording: its text, and its words with their times from the start of the recording.
+    """The transcript of one recording: its text, and its words with their times from the start of the recording.
 
     Where the audio cannot be read, `text` is None and `error` says why. Where it is truncated or damaged, the text is
     that of the audio that there is, and `warning` says what is wrong.
@@ -83,7 +83,7 @@ class TranscribeResult(Result):
 
     transcripts: Sequence[Transcript]
     skipped: int = 0
-    """Files of folders that are no audio by their names."""
+    """Files of folders that are not audio by their names."""
     text: str | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -99,22 +99,22 @@ class TranscribeResult(Result):
 def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recognizer:
     """Load an experiment, a checkpoint in it, an exported student or another model; `options` as `RecognizerOptions`.
 
-    ConfigError where it is no recogniser or `decode.tune` is set, DataError where there is nothing to load.
+    ConfigError if it is not a recogniser or `decode.tune` is set, DataError if there is nothing to load.
     """
     if cfg.decode.tune:
         raise ConfigError(
-            "`decode.tune` has no use where nothing is judged",
+            "`decode.tune` has no effect in transcription",
             code="option-unused",
             why="weights are tuned by `voxstill evaluate` and `voxstill run`",
-            fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to what they found",
+            fix="leave it out, and set `decode.lm_weight` and `decode.word_bonus` to the values they found",
         )
     with model_of(model) as (folder, _):
         if (task := registry.name_of(folder)) != "recognition":
             raise ConfigError(
-                f"`{model}` writes no text",
+                f"`{model}` does not output text",
                 code="wrong-model",
                 why=f"its task is `{task}`",
-                fix="`voxstill evaluate` judges it; give a recogniser here",
+                fix="evaluate it with `voxstill evaluate`, or give a recogniser",
             )
         student = recognizer.student(cfg.decode, folder, **options)
         student.load()
@@ -143,7 +143,7 @@ class Recognizer:
 
         `cfg` has the options `decode` (beam, language model, phrases), `segment` (how long audio is cut) and
         `audio` (its level).
-        ConfigError where it is no recogniser.
+        ConfigError if it is not a recogniser.
         """
         return cls(model, cfg)
 
@@ -152,7 +152,7 @@ class Recognizer:
 
         Recordings are paths, URIs, the bytes of audio files, such files opened for reading, or arrays and tensors of
         mono samples of `rate_hz`. Long ones are cut at pauses by the VAD; the times of words are those of the whole
-        recording. ConfigError where `rate_hz` is no whole number of 1 or more.
+        recording. ConfigError if `rate_hz` is not a whole number of 1 or more.
         """
         rate_hz = whole_number("rate_hz", rate_hz, 1)
         return list(self.transcripts(recordings_of(audio), rate_hz))
@@ -286,13 +286,13 @@ def transcribe(
 
 
 def check_form(form: str) -> None:
-    """ConfigError where transcripts have no such form."""
+    """ConfigError if transcripts have no such form."""
     if form not in FORMS:
         raise ConfigError(
-            f"there is no form `{form}`",
+            f"unknown format `{form}`",
             code="unknown-name",
-            why="it is not known",
-            fix=f"take one of {', '.join(FORMS)}",
+            why="this format is not supported",
+            fix=f"use one of {', '.join(FORMS)}",
         )
 
 
@@ -315,7 +315,7 @@ class TranscriptFiles:
         return [self._folder / name for name in self._names]
 
     def write(self, transcript: Transcript) -> None:
-        """Write a transcript, unless it has an error; StorageError where the folder cannot be written."""
+        """Write a transcript, unless it has an error; StorageError if the folder cannot be written."""
         if transcript.error is None:
             name = self._name(_stem(transcript.audio))
             self._store.replace(name, f"{transcript.render(self._form)}\n".encode())

@@ -32,7 +32,7 @@ class Sentence:
 
     line: str
     line_number: int
-    """From 0; the lines of two sentences may be spelt alike."""
+    """From 0; two lines may have the same text."""
     words: Sequence[TextWord]
     delimiter_id: int | None = None
 

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 def tune(cfg: Config) -> tuning.TuneResult:
     """What each rule and option keeps, how wrong that is, and what is proposed; no verdict is made or changed.
 
-    Judged by texts of the manifest, of any split, and of `evaluate.texts`, and by what people judged in
-    `voxstill explore`; DataError where there are none, or where they are what was learnt from.
+    Judged by texts of the manifest, of any split, and of `evaluate.texts`, and by judgements in
+    `voxstill explore`; DataError if there are none, or where they are what was learnt from.
     """
     import pyarrow as pa
 
     labels, measured = measured_labels(cfg)
     if label_figures.are_human_texts(labels):
         raise DataError(
-            "labels that are the human texts cannot be judged by them",
+            "labels that are the human texts cannot be evaluated with them",
             code="nothing-to-judge",
             why="the teacher is `reference`",
             fix="label with another teacher first",
@@ -61,17 +61,17 @@ def tune(cfg: Config) -> tuning.TuneResult:
     known = scores.filter(np.asarray(numpy_array(scores["reference_words"]) > 0))
     if not len(known):
         raise DataError(
-            "no label can be held against a human text",
+            "no label can be compared with a human text",
             code="nothing-to-judge",
-            why=f"{num:,} labels have scores, and nobody wrote down what was said in any of them",
+            why=f"{num:,} labels have scores, but none of their utterances has a human text",
             fix="give the texts of some utterances in the manifest or by `evaluate.texts`, or judge some labels with "
-            f"`voxstill explore {work.root} --edit`: a hundred are a beginning",
+            f"`voxstill explore {work.root} --edit`: a hundred are enough to start",
         )
     return tuning.tune_thresholds(known, cfg.filter, Confidences(np.concatenate(logprobs)))
 
 
 def _judged(work: Store, measured: ScoreFigures) -> dict[str, Correction]:
-    """What people judged, of utterances whose audio is still the same."""
+    """Judgements of utterances whose audio is still the same."""
     import pyarrow.compute as pc
 
     known = corrections.latest(work)
@@ -92,7 +92,7 @@ def _judged(work: Store, measured: ScoreFigures) -> dict[str, Correction]:
 def _with_hidden(
     cfg: Config, labels: LabelFigures, scores: pa.Table, texts: Mapping[str, str], judged: Mapping[str, Correction]
 ) -> pa.Table:
-    """The scores, with the errors against texts that only `evaluate.texts` knows, and against what people judged."""
+    """The scores, with the errors against texts that only `evaluate.texts` knows, and against judgements."""
     import pyarrow as pa
 
     if not texts and not judged:
@@ -119,9 +119,9 @@ def _with_hidden(
 
 
 def _errors(correction: Correction, text: str, normalize: Callable[[str], str]) -> ErrorCounts | None:
-    """The errors of a label by a judgement: all words of one that was judged wrong, for nobody says which.
+    """The errors of a label by a judgement: all words of one that was judged wrong, as it is not known which.
 
-    None where another label was judged wrong.
+    None if another label was judged wrong.
     """
     if correction.truth is not None:
         return words.wer([(normalize(correction.truth), normalize(text))])

@@ -30,13 +30,13 @@ memory, and each of the 48 pairs of weights decodes them all."""
 
 
 def check(cfg: Config) -> None:
-    """Raise ConfigError where weights would be judged on the split that they are tuned on."""
+    """Raise ConfigError if weights would be judged on the split that they are tuned on."""
     if cfg.decode.tune and cfg.evaluate.split == DEV:
         raise ConfigError(
-            "`decode.tune` and `evaluate.split: dev` do not go together",
+            "`decode.tune` and `evaluate.split: dev` cannot be combined",
             code="option-conflict",
-            why="the weights are tuned on the dev split, and would look better there than they are",
-            fix="judge another split, or leave `decode.tune` out",
+            why="the weights are tuned on the dev split, so results there would look too good",
+            fix="evaluate another split, or leave `decode.tune` out",
         )
 
 
@@ -65,7 +65,7 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
 def tune(cfg: Config, target: str) -> Tuning:
     """Search for the weights of `decode.lm` on the dev split; without their gain on another.
 
-    ConfigError where the student is no CTC model; DataError where the dev split has no words.
+    ConfigError if the student is no CTC model; DataError if the dev split has no words.
     """
     from voxstill.decoding.search import beam_search
 
@@ -75,10 +75,10 @@ def tune(cfg: Config, target: str) -> Tuning:
         student.check_alignment()
     except ConfigError as error:
         raise ConfigError(
-            "`decode.tune` has no use",
+            "`decode.tune` has no effect",
             code="option-unused",
-            why=f"`{target}`: {error.why}, and weights are tuned for those alone",
-            fix="leave it out; weights can be tried by hand with `voxstill evaluate EXP --on dev`",
+            why=f"`{target}`: {error.why}, and weights are only tuned for those",
+            fix="leave it out; weights can be tried manually with `voxstill evaluate EXP --on dev`",
         ) from None
     search = beam_search(cfg.decode, student.vocabulary.pieces)
     assert search is not None, "a language model needs a beam"
@@ -99,8 +99,8 @@ def tune(cfg: Config, target: str) -> Tuning:
         raise DataError(
             "weights cannot be tuned without words",
             code="nothing-to-judge",
-            why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} hold none",
-            fix="leave `decode.tune` out; or look whether the audio is where it was, and what the dev texts are",
+            why=f"of the dev split {len(unread):,} utterances cannot be read, and the other {len(audio):,} have none",
+            fix="leave `decode.tune` out; or check that the audio is still there, and the dev texts",
         )
     tuning = Tuning(
         split=DEV,
@@ -154,7 +154,7 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
     """The paired test of two decodings of the same utterances."""
     if not after.errors.rates.counts.reference:
         return None
-    alike = normalizer(cfg.evaluate.normalizer)
+    normalize = normalizer(cfg.evaluate.normalizer)
     compared = compare.runs(
         cfg,
         compare.Sides(
@@ -163,8 +163,10 @@ def _gain(cfg: Config, before: StudentFigures, after: StudentFigures) -> Gain | 
                 row.id: TranscriptSegment(id=row.id, text=row.text or "", speaker=row.info.speaker)
                 for row in after.judged
             },
-            texts={row.id: alike(row.text or "") for row in after.judged},
-            hypotheses=tuple({id_: alike(text) for id_, text in side.hypotheses.items()} for side in (before, after)),
+            texts={row.id: normalize(row.text or "") for row in after.judged},
+            hypotheses=tuple(
+                {id_: normalize(text) for id_, text in side.hypotheses.items()} for side in (before, after)
+            ),
             normalizer=cfg.evaluate.normalizer,
             split=after.split,
         ),

@@ -40,7 +40,7 @@ class VerifyResult(Result):
 
     @property
     def exit_code(self) -> int:
-        """That of a DataError where something is still broken."""
+        """That of a DataError if something is still broken."""
         return DataError.exit_code if {row.path for row in self.broken} - set(self.repaired) else 0
 
     def to_text(self) -> str:
@@ -57,8 +57,8 @@ class VerifyResult(Result):
 def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
     """Check every finished table of a work folder, or the checkpoints of an experiment folder.
 
-    With `repair` what `cfg` makes of the broken tables is made again. ConfigError where an experiment is to be
-    repaired, DataError where there is nothing to check.
+    With `repair` what `cfg` makes of the broken tables is made again. ConfigError if an experiment is to be
+    repaired, DataError if there is nothing to check.
     """
     run = RunDir(Path(where))
     if run.config.is_file():
@@ -66,8 +66,8 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
             raise ConfigError(
                 f"`{where}` is an experiment, and checkpoints cannot be made again",
                 code="checkpoint-broken",
-                why="they are the work of a training",
-                fix="remove what is broken; `voxstill train` goes on from the last checkpoint that is left",
+                why="they are the result of a training",
+                fix="remove what is broken; `voxstill train` resumes from the last remaining checkpoint",
             )
         return check_experiment(run)
     work = Store(where)
@@ -75,10 +75,10 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
     num_files, faults = file_faults(work)
     if not first.checked:
         raise DataError(
-            f"`{where}` has no finished table and is no experiment",
+            f"`{where}` has no finished table and is not an experiment",
             code="no-work-folder",
-            why="there is nothing to compare with what was written",
-            fix="name a work folder or a folder below exp/",
+            why="there is nothing to check",
+            fix="give a work folder or a folder below exp/",
         )
     rows = {finding.path: finding.reason for finding in first.rows}
     repaired: list[str] = []
@@ -94,7 +94,7 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
 
 
 def check_experiment(run: RunDir) -> VerifyResult:
-    """Compare the checkpoints and the model of an experiment with their checksums, and read what else speaks of it."""
+    """Compare the checkpoints and the model of an experiment with their checksums, and read its other files."""
     folders = sorted(run.checkpoints.glob("epoch=*"))
     known = {folder / name: reason for folder in folders for name, reason in state.faults(folder).items()}
     known |= {run.model / name: reason for name, reason in loading.sum_faults(run.model).items()}
@@ -119,7 +119,7 @@ def _files(run: RunDir) -> Iterator[Path]:
 
 
 def _fault(path: Path) -> str | None:
-    """Why a file cannot be read; None where it can."""
+    """Why a file cannot be read; None if it can."""
     if not path.is_file():
         return "it is missing"
     if path.suffix == ".safetensors":

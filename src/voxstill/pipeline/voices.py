@@ -68,8 +68,8 @@ def voices(texts: str, output: str, hours: float, language: str, seed: int) -> V
 
     `texts` is a JSGF grammar, whose sentences are drawn by its weights, or a text file with a sentence in each line,
     of which all are spoken before one is spoken again. Voice, tempo, pitch, pauses and level are drawn for each
-    utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError where there is
-    something else in it or `hours` is 0, DataError where there are no sentences or the synthesiser lacks the language.
+    utterance; no voice is in two splits. A folder that is complete is not made again. ConfigError if there is
+    something else in it or `hours` is 0, DataError if there are no sentences or the synthesiser lacks the language.
     """
     hours = not_negative("hours", hours)
     num_samples = pcm.ms_to_samples(round(hours * 3_600_000))
@@ -153,7 +153,7 @@ def _lines(data: bytes, uri: str) -> list[str]:
     except UnicodeDecodeError:
         raise _no_sentences(uri, "it is not UTF-8") from None
     if "\0" in text:
-        raise _no_sentences(uri, "it is not text: it has characters that are 0")
+        raise _no_sentences(uri, "it is not text: it has null characters")
     filled = [line for line in (" ".join(line.split()) for line in text.splitlines()) if line]
     lines = [line for line in filled if _is_speakable(line)]
     if not lines:
@@ -182,18 +182,18 @@ def _no_sentences(uri: str, why: str) -> DataError:
 
 
 def _check_folder(folder: Path, marker: Path, options: dict[str, object]) -> None:
-    """ConfigError where a folder holds anything but this corpus, whole, or any that was begun."""
+    """ConfigError if a folder holds anything but this corpus, whole, or any that was started."""
     if marker.is_file():
         is_whole = (folder / "manifest.jsonl").is_file()
         if is_whole and marker.read_text(encoding="utf-8") != json.dumps(options) + "\n":
-            raise _unusable(folder, "it holds voices of other texts or options")
+            raise _unusable(folder, "it contains voices of other texts or options")
     elif any(folder.iterdir()):
         raise _unusable(folder, "it is not empty")
 
 
 def _unusable(folder: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"`{folder}` cannot be used", code="output-exists", why=why, fix="name a new folder, or remove it first"
+        f"`{folder}` cannot be used", code="output-exists", why=why, fix="give a new folder, or remove it first"
     )
 
 

@@ -14,7 +14,7 @@ from voxstill.core.records import ErrorCounts
 from voxstill.scoring import speakers, words
 from voxstill.text.rttm import RttmEvent, ScoredRegion
 
-SPACELESS = "the references have no spaces between words, so a sentence counts as one word: look at the CER"
+SPACELESS = "the references have no spaces between words, so a sentence counts as one word: use the CER"
 _SHIFTED_PAIRS = 2000
 """Pairs that are compared to detect shifted lines."""
 _SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u0f00-\u0fff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -40,7 +40,7 @@ _MIN_OFFSET_US = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceErrors:
-    """Hallucinations in silence: words inserted into empty references; `hours` is None where durations are unknown."""
+    """Hallucinations in silence: words inserted into empty references; `hours` is None if durations are unknown."""
 
     utterances: int
     words: int
@@ -48,7 +48,7 @@ class SilenceErrors:
 
     @property
     def words_per_hour(self) -> float | None:
-        """Hallucinated words in an hour of silence."""
+        """Hallucinated words per hour of silence."""
         return self.words / self.hours if self.hours else None
 
 
@@ -70,13 +70,14 @@ def check_words(pairs: Sequence[tuple[str, str]], total: ErrorCounts) -> list[st
     rate = total.rate
     empty = sum(1 for reference, hypothesis in pairs if reference and not hypothesis)
     if rate is None:
-        warnings.append("the references hold no words after normalising, so that there is no error rate")
+        warnings.append("the references contain no words after normalization, so that there is no error rate")
     elif rate == 0:
-        warnings.append("not one error: are reference and hypothesis the same file, or made from one another?")
+        warnings.append("no errors at all: are reference and hypothesis the same file, or made from one another?")
     elif rate > 1:
         warnings.append(
-            f"more errors than words: {total.insertions:,} of {total.errors:,} errors are insertions. Words made up in"
-            " silence, another language, other units than words, or files that do not belong together do that"
+            f"more errors than words: {total.insertions:,} of {total.errors:,} errors are insertions. Typical "
+            "causes are words"
+            " hallucinated in silence, another language, other units than words, or files that do not belong together"
         )
     if empty and empty * 10 >= len(pairs):
         warnings.append(f"{empty:,} of {len(pairs):,} hypotheses are empty: was every utterance recognised?")
@@ -125,7 +126,7 @@ def check_turns(
     `length_ms` is the duration of the recording, where known.
     """
     warnings = [
-        f"the times of the {side} look like milliseconds, and an RTTM has seconds: divide them by 1000"
+        f"the times of the {side} look like milliseconds, but RTTM has seconds: divide them by 1000"
         for side in in_milliseconds(reference, hypothesis)
     ]
     for side, marks in (("reference", reference), ("hypothesis", hypothesis)):
@@ -144,11 +145,11 @@ def check_turns(
             and (after_us := sum(_past_end_us(turn, length_ms) for turn in turns)) > _MAX_PAST_END_US
         ):
             warnings.append(
-                f"{after_us / 1e6:.2f} s of the {side} lie after the end of the recording: its last turn ends at"
+                f"{after_us / 1e6:.2f} s of the {side} are after the end of the recording: its last turn ends at"
                 f" {max(turn.end_us for turn in turns) / 1e6:.2f} s, the audio at {length_ms / 1000:.2f} s"
             )
         if stretches and (beyond_us := sum(_outside_us(turn, stretches) for turn in turns)):
-            warnings.append(f"{beyond_us / 1e6:.2f} s of the {side} lie outside what the UEM judges")
+            warnings.append(f"{beyond_us / 1e6:.2f} s of the {side} are outside the regions of the UEM")
     if late_us := offset_us(reference, hypothesis):
         direction = "late" if late_us > 0 else "early"
         sides = (hypothesis, shift_turns(hypothesis, late_us))
@@ -183,9 +184,9 @@ def in_milliseconds(reference: Sequence[RttmEvent], hypothesis: Sequence[RttmEve
 def check_speaker_time(total: speakers.SpeakerTime) -> list[str]:
     """Warnings about a diarization error rate, one sentence each."""
     if total.rate is None:
-        return ["nobody speaks in what is judged, so that there is no error rate"]
+        return ["there is no speech in the scored regions, so there is no error rate"]
     if total.rate == 0:
-        return ["not one error: are reference and hypothesis the same file?"]
+        return ["no errors at all: are reference and hypothesis the same file?"]
     if total.rate > 1:
         kinds = {
             "false alarm: are the times those of another recording, or in milliseconds?": total.false_alarm_us,

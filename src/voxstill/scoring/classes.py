@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class ClassFigures:
     """Figures of one class.
 
-    `count` is how often it is in the reference; `precision` is None where it was never predicted, `recall` where it is
+    `count` is how often it is in the reference; `precision` is None if it was never predicted, `recall` where it is
     never in the reference. `f1` is their harmonic mean, and 0 where either would be 0.
     """
 
@@ -25,7 +25,7 @@ class ClassFigures:
 class ClassificationFigures:
     """Figures of all classes. `confusion[reference][hypothesis]` is a count; pairs that did not occur are absent.
 
-    Rates are shares, None where nothing was scored. `macro_f1` is the unweighted mean over the classes that are in the
+    Rates are shares, None if nothing was scored. `macro_f1` is the unweighted mean over the classes that are in the
     reference or were predicted, as in scikit-learn.
     """
 

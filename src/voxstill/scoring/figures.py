@@ -65,7 +65,7 @@ class GroupFigures(Figures):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp(Result):
-    """What made figures, so that nobody compares what cannot be compared."""
+    """What figures were made with, so that only comparable ones are compared."""
 
     scorer: str
     normalizer: str | None

@@ -19,7 +19,7 @@ _GAP, _SUBSTITUTION = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class RecognizerOutput:
-    """Hypothesis of one recogniser, and its confidence in [0, 1], None where unknown."""
+    """Hypothesis of one recogniser, and its confidence in [0, 1], None if unknown."""
 
     text: str
     confidence: float | None = None

@@ -48,7 +48,7 @@ class SpeakerTime:
 
     @property
     def rate(self) -> float | None:
-        """The diarization error rate, possibly above 1; None where no speech is scored."""
+        """The diarization error rate, possibly above 1; None if no speech is scored."""
         return self.errors_us / self.scored_us if self.scored_us else None
 
 
@@ -116,7 +116,7 @@ def _spans(marks: Iterable[RttmEvent | ScoredRegion]) -> list[tuple[int, int]]:
 
 
 def _extent(reference: Iterable[RttmEvent]) -> list[tuple[int, int]]:
-    """From the first start to the last end of what has an extent; empty where nothing has."""
+    """From the first start to the last end of what has an extent; empty if nothing has."""
     marks = [mark for mark in reference if mark.kind in _EXTENT_KINDS]
     return [(min(mark.start_us for mark in marks), max(mark.end_us for mark in marks))] if marks else []
 

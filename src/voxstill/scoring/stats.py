@@ -52,7 +52,7 @@ def blocks(
 
 
 def interval(counts_by_block: Sequence[ErrorCounts], bootstrap_draws: int, seed: int) -> tuple[float, float] | None:
-    """95 % percentile bootstrap interval of the error rate over blocks; None where the reference is empty.
+    """95 % percentile bootstrap interval of the error rate over blocks; None if the reference is empty.
 
     A single block gives an interval of width 0, which says nothing. Bisani and Ney, ICASSP 2004, section 2.
     """

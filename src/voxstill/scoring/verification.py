@@ -90,12 +90,12 @@ def _errors(score_N: ArrayLike, same_N: ArrayLike) -> tuple[NDArray[np.int64], N
         raise DataError(
             "speakers cannot be verified on these trials",
             code="too-few-classes",
-            why=f"{num_same:,} are of one speaker and {num_different:,} of two",
-            fix="judge at least two speakers, one of them with two utterances",
+            why=f"{num_same:,} are of the same speaker and {num_different:,} of different speakers",
+            fix="use at least two speakers, one of them with two utterances",
         )
     if np.isnan(score_N).any():
         raise DataError(
-            "a score of a trial is no number", code="audio-empty", fix="look for empty or silent utterances"
+            "the score of a trial is not a number", code="audio-empty", fix="check for empty or silent utterances"
         )
     order_N = np.argsort(score_N, kind="stable")
     score_N = score_N[order_N]

@@ -72,7 +72,7 @@ async def _body(request: Request, names: tuple[str, ...]) -> Mapping[str, object
     if not isinstance(body, dict):
         raise RequestError(400, "the request must be a JSON object")
     if unknown := [name for name in body if name not in names]:
-        raise RequestError(400, f"there is no field `{unknown[0][:60]}`", param=unknown[0][:60])
+        raise RequestError(400, f"unknown field `{unknown[0][:60]}`", param=unknown[0][:60])
     return body
 
 

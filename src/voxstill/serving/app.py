@@ -109,7 +109,7 @@ class TranscriptionServer:
     async def _ready(self, _: Request) -> JSONResponse:
         reason = "draining" if self._is_draining else "ready" if self._is_ready else "loading"
         if reason == "ready" and not await self._models.have_transcribed_lately():
-            reason = "a model does not answer"
+            reason = "a model does not respond"
         return JSONResponse({"status": reason}, 200 if reason == "ready" else 503)
 
     async def _metrics(self, _: Request) -> Response:
@@ -131,7 +131,7 @@ class TranscriptionServer:
             await websocket.accept()
             reason = "this server only transcribes: intent=transcription"
             code = 1008 if intent != "transcription" else _TRY_AGAIN_LATER
-            await websocket.close(code, reason if code == 1008 else "the server starts or stops")
+            await websocket.close(code, reason if code == 1008 else "the server is starting or stopping")
             return
         task = asyncio.current_task()
         assert task is not None
@@ -174,10 +174,10 @@ async def _refused(_: Request, error: RequestError) -> JSONResponse:
 
 
 async def _http_error(request: Request, error: HTTPException) -> JSONResponse:
-    messages = {404: f"there is no path `{request.url.path[:100]}`", 405: f"not with {request.method}"}
+    messages = {404: f"unknown path `{request.url.path[:100]}`", 405: f"method {request.method} is not allowed"}
     return RequestError(error.status_code, messages.get(error.status_code, error.detail)).response(error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:
     log.error("serve: %s has failed: %s", request.url.path, type(error).__name__)
-    return RequestError(500, "the server has failed; its log says why").response()
+    return RequestError(500, "the server has failed; see its log").response()

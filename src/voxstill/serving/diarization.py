@@ -63,7 +63,7 @@ class UploadDiarizer:
             diarization = await asyncio.shield(diarizing)
         except VoxstillError as error:
             log.error("serve: diarization has failed: %s", in_one_line(error))
-            raise RequestError(500, "diarization has failed; the log of the server says why") from None
+            raise RequestError(500, "diarization has failed; see the log of the server") from None
         except asyncio.CancelledError:
             if not future.cancel():
                 await asyncio.wait([diarizing])  # the engine still reads the samples

@@ -64,7 +64,7 @@ def read_form(form: FormData, segment: Segment, *, diarizes: bool) -> Transcript
         message = "`timestamp_granularities[]` needs `response_format` to be `verbose_json`"
         raise RequestError(400, message, param="timestamp_granularities")
     if stream and response_format not in ("json", "text", "diarized_json"):
-        message = f"`stream` sends no `{response_format}`: take `json`, `text` or `diarized_json`"
+        message = f"`stream` sends no `{response_format}`: use `json`, `text` or `diarized_json`"
         raise RequestError(400, message, param="stream")
     _refuse_unsupported(values)
     languages = values.get("languages", ())
@@ -123,15 +123,15 @@ def _values(form: FormData) -> tuple[Mapping[str, list[str]], IO[bytes]]:
         match = _NAME.fullmatch(field)
         name = match["name"] if match else field
         if name not in _FIELDS:
-            raise RequestError(400, f"there is no field `{field[:60]}`", param=field[:60], code="unknown_parameter")
+            raise RequestError(400, f"unknown field `{field[:60]}`", param=field[:60], code="unknown_parameter")
         if isinstance(value, UploadFile):
             if name != "file":
-                raise RequestError(400, f"`{name}` is a file, and must be a text", param=name)
+                raise RequestError(400, f"`{name}` is a file, but must be a text", param=name)
             if file is not None:
-                raise RequestError(400, "`file` is there twice: send one request for each", param="file")
+                raise RequestError(400, "`file` is given twice: send one request per file", param="file")
             file = value.file
         elif name == "file":
-            raise RequestError(400, "`file` is a text, and must be a file with a name", param="file")
+            raise RequestError(400, "`file` is a text, but must be a file with a name", param="file")
         elif name == "chunking_strategy" and match is not None and match["key"]:
             strategy[match["key"]] = value
         else:
@@ -149,7 +149,7 @@ def _one(values: Mapping[str, Sequence[str]], name: str) -> str | None:
     """The text of a field that has one; None where it is missing or empty."""
     texts = values.get(name, ())
     if len(texts) > 1:
-        raise RequestError(400, f"`{name}` is there {len(texts)} times", param=name)
+        raise RequestError(400, f"`{name}` is given {len(texts)} times", param=name)
     return texts[0] or None if texts else None
 
 
@@ -192,14 +192,17 @@ def _number(value: object, default: float, param: str) -> float:
 def _refuse_unsupported(values: Mapping[str, Sequence[str]]) -> None:
     """RequestError for fields of the API that the models of this server have no use for."""
     if _number(_one(values, "temperature"), 0.0, "temperature") != 0:
-        message = "`temperature` must be 0: the text is the likeliest, and none is drawn"
+        message = "`temperature` must be 0: decoding does not sample"
         raise RequestError(400, message, param="temperature")
     if _one(values, "prompt"):
-        message = "`prompt` is not supported: give names and terms as `keywords[]`"
+        message = "`prompt` is not supported: send names and terms as `keywords[]`"
         raise RequestError(400, message, param="prompt")
     for name in ("known_speaker_names", "known_speaker_references"):
         if values.get(name):
-            message = f"`{name}[]` is not supported: speakers are named A, B and so on, as they begin"
+            message = (
+                f"`{name}[]` is not supported: speakers are named A, B and so on, in the order in which "
+                "they start to speak"
+            )
             raise RequestError(400, message, param=name)
 
 

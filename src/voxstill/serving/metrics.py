@@ -33,8 +33,8 @@ class ServerMetrics:
         self.batch = Histogram(
             "voxstill_batch_utterances", "Utterances transcribed at once.", _VERSION, registry=registry, buckets=_BATCH
         )
-        self.queue_s = Gauge("voxstill_queue_seconds", "Audio that waits.", _VERSION, registry=registry)
-        self.in_flight = Gauge("voxstill_requests_in_flight", "Requests under way.", _VERSION, registry=registry)
+        self.queue_s = Gauge("voxstill_queue_seconds", "Audio that waits for decoding.", _VERSION, registry=registry)
+        self.in_flight = Gauge("voxstill_requests_in_flight", "Requests in progress.", _VERSION, registry=registry)
         self.weight = Gauge("voxstill_version_weight", "Share of the traffic.", _VERSION, registry=registry)
         self.sessions = Gauge("voxstill_realtime_sessions", "Open realtime sessions.", registry=registry)
         self.shadow = Counter(

@@ -54,9 +54,9 @@ class Keys:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if path == "/admin" or path.startswith("/admin/"):
             if not self._admin:
-                raise RequestError(403, "there is no administration: the server was started without its key")
+                raise RequestError(403, "administration is disabled: the server was started without its key")
             if scheme.lower() != "bearer" or not _is_known(credentials.strip(), self._admin):
-                raise RequestError(401, "this needs the key of the administrator", code="invalid_api_key")
+                raise RequestError(401, "this needs the administrator key", code="invalid_api_key")
             return
         if not self._api:
             return
@@ -128,7 +128,7 @@ class RequestMiddleware:
         try:
             self._keys.check(scope)
             if origin is not None and urlsplit(origin).netloc != HTTPConnection(scope).headers.get("host"):
-                raise RequestError(403, "a page of another server may not connect")
+                raise RequestError(403, "connections from pages of other servers are refused")
         except RequestError:
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: HTTP 403
             return

@@ -129,7 +129,7 @@ class Models:
         }
         numbers = {version: weight for version, weight in kept.items() if weight is not None}
         if not sum(numbers.values()) > 0:
-            raise RequestError(400, "no version would have any traffic: leave a weight above 0", param="weights")
+            raise RequestError(400, "no version would get any traffic: keep a weight above 0", param="weights")
         shadow = route.shadow if route.shadow in numbers else None
         self._set(name, _Route(numbers, shadow, route.shadow_share))
         self._retire([version for version in versions.values() if version not in numbers])
@@ -138,7 +138,7 @@ class Models:
         """Let a version transcribe a share of what the others answer, and compare; None ends it."""
         shadow = None if version_name is None else self._named(name, version_name)
         if shadow is not None and len(self._route(name).weights) == 1:
-            message = f"`{name}` has no other version that `{shadow.name}` could be compared with"
+            message = f"`{name}` has no other version to compare `{shadow.name}` with"
             raise RequestError(400, message, param="version")
         self._set(name, _Route(self._route(name).weights, shadow, share))
 
@@ -165,7 +165,7 @@ class Models:
         if name not in self._routes:
             known = ", ".join(f"`{known_name}`" for known_name in self._routes)
             raise RequestError(
-                404, f"there is no model `{name}`; there are {known}", param="model", code="model_not_found"
+                404, f"unknown model `{name}`; the models are {known}", param="model", code="model_not_found"
             )
         return self._routes[name]
 
@@ -190,7 +190,7 @@ class Models:
         draining = [version for version in self._draining.values() if version.model == name]
         is_taken = any(version.name == version_name for version in (*taken, *draining))
         if is_taken or (name, version_name) in self._loading:
-            raise RequestError(400, f"`{name}` has a version `{version_name}` already", param="version")
+            raise RequestError(400, f"`{name}` already has a version `{version_name}`", param="version")
         self._loading.add((name, version_name))
         try:
             load_recognizer = await asyncio.to_thread(self._opener, source)
@@ -266,7 +266,7 @@ def model_source(text: str) -> ModelSource:
     name = name if equals else source.rstrip("/").removesuffix("/model").rpartition("/")[2]
     if not source or not name or not 0 <= weight < float("inf"):
         raise ConfigError(
-            f"`{text}` names no model to serve",
+            f"`{text}` is not a model to serve",
             code="option-value",
             why="it must be MODEL, NAME=MODEL or NAME=MODEL@WEIGHT, with a weight of 0 or more",
             fix="write `mine=exp/2026-11-22_mine@90`, for example",

@@ -103,7 +103,7 @@ class RealtimeSession:
         elif kind == "session.update":
             await self._update(event.get("session"))
         else:
-            raise RequestError(400, f"there is no event `{str(kind)[:60]}` in a transcription session", param="type")
+            raise RequestError(400, f"unknown event `{str(kind)[:60]}` in a transcription session", param="type")
 
     async def _append(self, audio: object) -> None:
         try:
@@ -163,7 +163,7 @@ class RealtimeSession:
         except RequestError as error:  # a model or hint that was there when the session was updated
             hypothesis = Hypothesis(id="", text="", error=error.message, finish="failed")
         except Exception as error:
-            log.exception("serve: a part has failed")
+            log.exception("serve: an utterance has failed")
             hypothesis = Hypothesis(id="", text="", error=f"the server has failed: {type(error).__name__}")
         await self._tell(self._live.answer(part, hypothesis, stays=streamed is not None))
 
@@ -181,7 +181,7 @@ class RealtimeSession:
             return self._versions[segment][0]
         if self._options.model is None:
             names = ", ".join(f"`{name}`" for name in self._models.names)
-            raise RequestError(400, f"the session names no model; there are {names}", param="model")
+            raise RequestError(400, f"the session has no model; the models are {names}", param="model")
         with ExitStack() as stack:
             version = stack.enter_context(self._models.request(self._options.model))
             if segment is not None:
@@ -250,7 +250,7 @@ class RealtimeSession:
             self._answered.clear()
             await self._answered.wait()
         with contextlib.suppress(RuntimeError):
-            await self._websocket.close(GOING_AWAY, "the server stops")
+            await self._websocket.close(GOING_AWAY, "the server is stopping")
 
     def _item(self, segment: int) -> str:
         return self._items.setdefault(segment, f"item_{uuid.uuid4().hex[:20]}")

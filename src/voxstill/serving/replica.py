@@ -27,7 +27,7 @@ class Replica:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http" and scope["path"].startswith(_OF_ONE_SERVER):
-            message = f"`{scope['path'][:100]}` is of a single server: this is one of several replicas"
+            message = f"`{scope['path'][:100]}` needs a single server: this is one of several replicas"
             await RequestError(404, message).response()(scope, receive, send)
         else:
             await self._server.app(scope, receive, send)

@@ -79,4 +79,4 @@ async def _serve(
 
 def listening(host: str, port: int) -> socket.socket:
     """Open a socket; the system chooses the port for 0. ConfigError where the address cannot be used."""
-    return asgi.listening(host, port, fix="take another --host or --port")
+    return asgi.listening(host, port, fix="use another --host or --port")

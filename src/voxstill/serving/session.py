@@ -83,7 +83,7 @@ class SessionOptions:
         if fields.get("delay") is not None:
             raise RequestError(400, "`delay` is not supported: words are sent as soon as they are known", param=param)
         if fields.get("prompt"):
-            raise RequestError(400, "`prompt` is not supported: give names and terms as `keywords`", param=param)
+            raise RequestError(400, "`prompt` is not supported: send names and terms as `keywords`", param=param)
         languages, keywords = fields.get("languages") or [], fields.get("keywords") or []
         if not isinstance(languages, list) or not isinstance(keywords, list):
             raise RequestError(400, f"`languages` and `keywords` of `{param}` are lists", param=param)

@@ -101,7 +101,7 @@ class Transcriptions:
         except HTTPException as error:
             raise RequestError(400, f"the form cannot be read: {error.detail}") from None
         except ClientDisconnect:
-            raise RequestError(400, "the client has left") from None
+            raise RequestError(400, "the client has disconnected") from None
 
     def _refuse_overload(self, version: Version, more_s: float, diarizing_s: float = 0.0) -> None:
         """RequestError where too much audio waits for a decoder, the diarization engine and this version.
@@ -145,12 +145,12 @@ def _length_ms(span_ms: vad.Span) -> int:
 def hints_for(version: Version, language: str | None, keywords: tuple[str, ...]) -> Hints:
     """What a version is told of the audio; RequestError where it cannot take it."""
     if keywords and not version.takes_phrases:
-        message = f"`keywords[]` is not supported: `{version.model}` cannot listen for phrases"
+        message = f"`keywords[]` is not supported: `{version.model}` cannot boost phrases"
         raise RequestError(400, message, param="keywords")
     if not version.languages:
         return Hints(phrases=keywords)
     if language is not None and language not in version.languages:
-        raise RequestError(400, f"`{version.model}` does not know the language `{language[:20]}`", param="language")
+        raise RequestError(400, f"`{version.model}` does not support the language `{language[:20]}`", param="language")
     return Hints(language=language, phrases=keywords)
 
 
@@ -164,7 +164,7 @@ async def _while_connected(request: Request, answer: Coroutine[Any, Any, Respons
             tasks.append(asyncio.create_task(_until_left(request)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
-            raise RequestError(400, "the client has left")
+            raise RequestError(400, "the client has disconnected")
         return answering.result()
     finally:
         if unfinished := [task for task in tasks if not task.done()]:
@@ -179,7 +179,7 @@ async def _until_left(request: Request) -> None:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events; what they need is closed when the last one is sent, or the client has left."""
+    """Server-sent events; what they need is closed when the last one is sent, or the client has disconnected."""
 
     def __init__(self, events: AsyncIterator[str], headers: Mapping[str, str], resources: AsyncExitStack) -> None:
         super().__init__(events, headers=headers, media_type="text/event-stream")

@@ -238,10 +238,10 @@ class Version:
             [hypothesis] = self._recognizer.transcribe_batch([_noise()], phrases=phrases)
             if hypothesis.error is not None:
                 raise VoxstillError(
-                    f"`{self.source}` transcribes nothing",
+                    f"`{self.source}` does not transcribe",
                     code="model-unloadable",
                     why=hypothesis.error,
-                    fix="try another one",
+                    fix="use another one",
                 )
         self._last_s = time.monotonic()
 

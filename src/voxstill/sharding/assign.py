@@ -73,7 +73,7 @@ def survey(
     """Read what the assignment needs of every utterance that was kept; some 90 bytes for each are in use meanwhile.
 
     Without `kept_ids` all but those of the test split are kept; of both, those that are in `without` are left out. With
-    `by_tar` those of one tar count as of one speaker. DataError where one is not a member of a tar, or stands twice in
+    `by_tar` those of one tar count as of one speaker. DataError if one is not a member of a tar, or stands twice in
     the table.
     """
     import pyarrow as pa
@@ -119,7 +119,7 @@ def survey(
 
 
 def _refuse_doubled(work: Store, parts: Sequence[join.Part], ids: pa.Array, order_N: NDArray[np.uint64]) -> None:
-    """DataError where two neighbours of the sorted ids are equal; a block of them is in memory."""
+    """DataError if two neighbours of the sorted ids are equal; a block of them is in memory."""
     import pyarrow.compute as pc
 
     for start in range(0, len(order_N), _BLOCK):
@@ -143,10 +143,10 @@ def _tar_hashes(utterances: pa.Table) -> Iterator[int]:
         member = TAR_MEMBER.fullmatch(uri)
         if member is None or channel is not None or gain_db is not None:
             raise DataError(
-                f"the audio of utterance `{id_}` cannot stay where it is",
+                f"the audio of utterance `{id_}` cannot be used in place",
                 code="option-conflict",
-                why="`shard.format: in_place` asks for whole members of tars: all channels, and their own level",
-                fix="set `shard.format: flac`, which writes the audio anew",
+                why="`shard.format: in_place` needs whole members of tars: all channels, and their own level",
+                fix="set `shard.format: flac`, which writes the audio again",
             )
         yield hash64(member[1])
 

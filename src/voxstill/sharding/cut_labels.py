@@ -98,7 +98,7 @@ def _parts(utterance: Utterance, label: Label | None, max_ms: int) -> list[tuple
 
 
 def _word_counts(tokens: Sequence[str], words: Sequence[Word]) -> list[int] | None:
-    """How many words each token of a text consists of; None where they do not go together.
+    """How many words each token of a text consists of; None if they do not match.
 
     As many words as tokens are one each, however they are spelt. Whisper may have two words for `well-known`.
     """
@@ -132,7 +132,7 @@ def cut_words(words: Sequence[Word], duration_ms: int, max_ms: int) -> list[tupl
     """Cut words into parts of at most `max_ms`: first word, last word (exclusive), start and end of the audio in ms.
 
     Dynamic programming finds the cuts with the lowest sum of costs, a cut costing the less the longer its pause. None
-    falls where words overlap. Empty where there is no such way, as where a single word is too long or too short.
+    falls where words overlap. Empty if there is no such way, as where a single word is too long or too short.
     """
     num = len(words)
     starts = [min(max(word.start_ms, 0), duration_ms) for word in words]

@@ -25,16 +25,16 @@ from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
 LEAST_KEPT = 0.5
-"""A tar of which less than this share of the bytes is still kept is not named: what is kept of it is written anew."""
+"""A tar of which less than this share of the bytes is still kept is not named: what is kept of it is written again."""
 BASE = "_base.json"
-"""Below the prefix of shards: the recipe of the generation that they go on from."""
+"""Below the prefix of shards: the recipe of the generation that they continue from."""
 
 
 def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSet | None:
-    """The generation that the shards below `prefix` go on from: the newest finished one of the lineage, if any.
+    """The generation that the shards below `prefix` continue from: the newest finished one of the lineage, if any.
 
-    The first answer is written down with the listing of the utterances, which is `source`: who goes on with unfinished
-    shards gets the same.
+    The first answer is written down with the listing of the utterances, which is `source`: who continues with
+    unfinished shards gets the same.
     """
     if not work.exists(f"{prefix}/{BASE}"):
         finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
@@ -57,7 +57,7 @@ def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
 
 
 def source_of(work: Store, prefix: str) -> str | None:
-    """The listing of the utterances that the shards below `prefix` were begun with; None where it is not known."""
+    """The listing of the utterances that the shards below `prefix` were started with; None if it is not known."""
     note = work.read_json(f"{prefix}/{BASE}") or {}
     return None if (source := note.get("source")) is None else str(source)
 

@@ -43,9 +43,9 @@ class LeftOut:
 
 
 def write(work: Store, prefix: str, corpora: Sequence[ShardSet], left_out: Sequence[LeftOut]) -> Mixture:
-    """Write the sidecars of the mixture below `prefix`; whoever writes the same a second time does no harm.
+    """Write the sidecars of the mixture below `prefix`; writing the same a second time does no harm.
 
-    `left_out` is beside what earlier corpora have under the same id. DataError where a sidecar of a corpus cannot be
+    `left_out` is beside what earlier corpora have under the same id. DataError if a sidecar of a corpus cannot be
     read.
     """
     dropped: Counter[str] = Counter()

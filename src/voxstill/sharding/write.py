@@ -94,7 +94,7 @@ def set_aside(job: ShardJob, reason: str) -> WrittenShard:
         f"shard {job.index} cannot be written",
         code="part-failed",
         why=reason,
-        fix="check the storage and run `voxstill shard` again; it goes on where it stopped",
+        fix="check the storage and run `voxstill shard` again; it resumes where it stopped",
     )
 
 
@@ -118,7 +118,7 @@ def write_shard(
     """Write shard `index` unless it is there already; the sidecar, written last, is the commit.
 
     An utterance without a label has an empty text. One whose audio is not what it was is counted with its reason.
-    StorageError where audio cannot be read, which may pass: a shard without it would be final.
+    StorageError if audio cannot be read, which may pass: a shard without it would be final.
     """
     sidecar, tar = f"{prefix}/{shard_format.sidecar_name(index)}", f"{prefix}/{shard_format.tar_name(index)}"
     if work.exists(sidecar):
@@ -135,7 +135,7 @@ def write_shard(
     if cfg.format == "in_place":
         placed = sorted((sample for sample, _ in labelled(encoded)), key=lambda row: row.offset)
         rows = [dataclasses.replace(row, crc32=crc32_of[row.id]) for row in placed]
-        assert len({row.tar for row in rows}) <= 1, "two tars have one hash"
+        assert len({row.tar for row in rows}) <= 1, "two tars have the same hash"
     else:
         file = io.BytesIO()
         rows = shard_format.write(file, labelled(encoded))

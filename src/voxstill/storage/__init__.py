@@ -1,1 +1,1 @@
-"""Folders, buckets and tables: what is read and written, and every name on disk."""
+"""Folders, buckets and tables: reading, writing, and the names of all files on disk."""

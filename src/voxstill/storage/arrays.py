@@ -21,9 +21,9 @@ _MAX_OFFSET = 2**31 - 1
 
 
 def arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The values, None where there is none, as an array of a type that a column of a noun has.
+    """The values, None if there is none, as an array of a type that a column of a noun has.
 
-    Lists are sequences and structs are mappings. TypeError where a value is of another type, OverflowError where an
+    Lists are sequences and structs are mappings. TypeError if a value is of another type, OverflowError if an
     integer needs more than 64 bits.
     """
     import pyarrow as pa

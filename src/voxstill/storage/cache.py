@@ -47,7 +47,7 @@ class Cache:
     max_bytes: int
 
     def read(self, uri: str, etag: str | None = None) -> CacheEntry | None:
-        """The cached version of `uri`, or just the version `etag`; None where it is not cached or damaged."""
+        """The cached version of `uri`, or just the version `etag`; None if it is not cached or damaged."""
         path = self._path(uri)
         try:
             with path.open("rb") as file:
@@ -55,7 +55,7 @@ class Cache:
                 data = file.read()
                 if zlib.crc32(data) != head["crc32"] or etag not in (None, head["etag"]):
                     return None
-                os.utime(file.fileno())  # the time of last use, which evicting goes by
+                os.utime(file.fileno())  # the time of last use, which decides what is evicted
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return CacheEntry(head["etag"], head["num_bytes"], data)
@@ -63,7 +63,7 @@ class Cache:
     def put(self, uri: str, kept: CacheEntry) -> None:
         """Store `kept` under `uri`, in place of an older version, and evict what was least recently used.
 
-        An object larger than the cache is not stored, nor is anything where the disk is full. StorageError where the
+        An object larger than the cache is not stored, nor is anything where the disk is full. StorageError if the
         folder cannot be written.
         """
         head = {"etag": kept.etag, "num_bytes": kept.num_bytes, "crc32": zlib.crc32(kept.data)}
@@ -73,7 +73,7 @@ class Cache:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # not `atomic_file`: eviction tells drafts by their prefix, in one listing
+            # not `atomic_file`: eviction recognises drafts by their prefix, in one listing
             descriptor, draft = tempfile.mkstemp(prefix=_DRAFT_PREFIX, dir=self.folder)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -91,9 +91,9 @@ class Cache:
 
     @contextlib.contextmanager
     def alone(self, uri: str) -> Iterator[None]:
-        """One thread of all processes at a time fetches `uri`; a process that is killed holds up nobody.
+        """One thread of all processes at a time fetches `uri`; a process that is killed does not block the others.
 
-        StorageError where the folder cannot be written.
+        StorageError if the folder cannot be written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Cache:
             yield
 
     def _unwritable(self, error: OSError) -> StorageError:
-        why, fix = error.strerror or str(error), "check `cache.folder` and its rights"
+        why, fix = error.strerror or str(error), "check `cache.folder` and its permissions"
         return StorageError(f"cannot write into the cache `{self.folder}`", code=system_code(error), why=why, fix=fix)
 
     def _path(self, uri: str) -> Path:
@@ -120,7 +120,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class _Total:
-    """The size of the folder in bytes, never too small, stored in the lock file; whoever uses it holds the lock."""
+    """The size of the folder in bytes, never too small, stored in the lock file; its users hold the lock."""
 
     cache: Cache
     descriptor: int

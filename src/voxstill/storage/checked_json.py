@@ -1,4 +1,4 @@
-"""JSON objects that say whether they are whole: the last field is a CRC-32 of all bytes, its own digits as zeros.
+"""JSON objects with a checksum: the last field is a CRC-32 of all bytes, its own digits as zeros.
 
 Objects of earlier versions have none and are read as they are.
 """
@@ -28,13 +28,13 @@ def encode(value: Mapping[str, object]) -> bytes:
 
 
 def decode(data: bytes, where: str) -> dict[str, object]:
-    """The object without its checksum; DataError where it is none, or not the one that was written."""
+    """The object without its checksum; DataError if it is none, or not the one that was written."""
     try:
         if has_checksum(data) and not _is_whole(data):
-            raise ValueError("its bytes do not add up to its checksum")
+            raise ValueError("its bytes do not match its checksum")
         value: object = json.loads(data)
         if not isinstance(value, dict):
-            raise ValueError(f"it holds a {type(value).__name__}")
+            raise ValueError(f"it contains a {type(value).__name__}")
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
@@ -52,7 +52,7 @@ def has_checksum(data: bytes) -> bool:
 
 
 def _is_whole(data: bytes) -> bool:
-    found = _SUM.search(data, max(0, len(data) - 64))
-    if found is None or found.end() != len(data):
+    match = _SUM.search(data, max(0, len(data) - 64))
+    if match is None or match.end() != len(data):
         return False
-    return int(found[1], 16) == zlib.crc32(b"".join((data[: found.start(1)], _NO_SUM, data[found.end(1) :])))
+    return int(match[1], 16) == zlib.crc32(b"".join((data[: match.start(1)], _NO_SUM, data[match.end(1) :])))

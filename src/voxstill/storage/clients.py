@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 STALL_S = 30.0
-"""A read from which nothing comes for so long has failed."""
+"""A read that gets no data for this long has failed."""
 WHOLE_S = 600.0
 """A request may take so long altogether: a gigabyte at 2 MB/s."""
 _MEMORY: dict[str, MemoryStore] = {}
@@ -45,7 +45,7 @@ class _Settings(TypedDict):
 
 @functools.lru_cache(maxsize=256)
 def client(base: str, purpose: Purpose = "read") -> ObjectStore:
-    """The obstore client of `base`, which is a bucket, a host or a folder; StorageError where there can be none.
+    """The obstore client of `base`, which is a bucket, a host or a folder; StorageError if there can be none.
 
     Only creating is not retried in there: `Store.create` must know how often it asked.
     """
@@ -75,16 +75,16 @@ def _open(base: str, purpose: Purpose) -> ObjectStore:
 
 
 def _check_takes_files(folder: str) -> None:
-    """StorageError where the system says that a new file does not exist, as in /proc: the client would ask for ever."""
+    """StorageError if the system says that a new file does not exist, as in /proc: the client would retry forever."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileNotFoundError:
-        why = "no file can be made there"
+        why = "no file can be created there"
         raise StorageError(
-            f"cannot write to `{folder}`", code="no-permission", why=why, fix="name a folder that you may write to"
+            f"cannot write to `{folder}`", code="no-permission", why=why, fix="give a folder that you may write to"
         ) from None
-    except OSError:  # what the write itself fails with says more
+    except OSError:  # the error of the write itself says more
         pass
 
 
@@ -101,7 +101,7 @@ def _open_web(base: str, purpose: Purpose) -> ObjectStore:
 
 
 def _netrc_login(base: str) -> str | None:
-    """`user:password` of a web server in `~/.netrc`, or the file that `NETRC` names; None where it has none."""
+    """`user:password` of a web server in `~/.netrc`, or the file that `NETRC` names; None if it has none."""
     path = Path(world.environment().get("NETRC") or "~/.netrc").expanduser()
     try:
         hosts = netrc.netrc(path).hosts if path.is_file() else {}
@@ -113,7 +113,7 @@ def _netrc_login(base: str) -> str | None:
             why=f"`{path}`{where} cannot be read",
             fix="correct the file",
         ) from None
-    login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: anybody may be in a manifest
+    login = hosts.get(urlsplit(base).hostname or "")  # not the `default` of all hosts: a manifest may contain any host
     return f"{login[0]}:{login[2]}" if login else None
 
 
@@ -127,7 +127,7 @@ def _open_oss(bucket: str, purpose: Purpose) -> ObjectStore:
     return S3Store(  # what the environment says of AWS must not reach it
         bucket=bucket,
         endpoint=endpoint,
-        aws_endpoint_url_s3=endpoint,  # which would win over the other one, were it set for AWS
+        aws_endpoint_url_s3=endpoint,  # which would take precedence over the other one if set for AWS
         region=environment.get("OSS_REGION", "").removeprefix("oss-") or "oss",
         virtual_hosted_style_request=True,
         credential_provider=_oss_credentials,
@@ -179,7 +179,7 @@ def _settings(purpose: Purpose, *, allow_http: bool, headers: dict[str, str]) ->
 
 
 def oss_endpoint(bucket: str) -> str:
-    """Where a bucket of Alibaba Cloud OSS answers: only under a host name of its own; StorageError where unknown."""
+    """Where a bucket of Alibaba Cloud OSS answers: only under a host name of its own; StorageError if unknown."""
     environment = world.environment()
     endpoint, region = environment.get("OSS_ENDPOINT", ""), environment.get("OSS_REGION", "")
     if not endpoint and not region:
@@ -195,7 +195,7 @@ def oss_endpoint(bucket: str) -> str:
 
 
 def _check_endpoint(base: str, name: str, endpoint: str) -> None:
-    """StorageError where `endpoint` is no address of a server: the client would panic, not raise an error."""
+    """StorageError if `endpoint` is not an address of a server: the client would panic, not raise an error."""
     match = re.fullmatch(r"https?://(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?(/\S*)?", endpoint)
     host = match[1].strip("[]") if match else ""
     try:

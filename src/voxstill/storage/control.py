@@ -34,7 +34,7 @@ WAIT_S = 10.0
 _LOOK_S = 0.1
 POLL_S = 1.0
 POLL_REMOTE_S = 5.0
-"""In a bucket every look is a request that costs: 720 an hour are $0.0003."""
+"""In a bucket every poll is a request that costs: 720 an hour are $0.0003."""
 _MOST_SHOWN = 500
 """Characters that are shown of a request or of why it is refused."""
 _MOST_BYTES = 4 << 20
@@ -46,9 +46,9 @@ class Request(Result):
     """What is requested of the jobs of a folder, as the file holds it."""
 
     at: str | None = None
-    """When it was requested; None where nothing ever was."""
+    """When it was requested; None if nothing ever was."""
     set: Mapping[str, Any] = field(default_factory=dict)
-    """Options by section, as somebody may have written them by hand. Without any: as the jobs were started."""
+    """Options by section, which may have been written manually. Without any: as the jobs were started."""
     stop_after_epoch: bool | None = None
     """Whether a training is to end with its epoch."""
     before: Mapping[str, Any] | None = None
@@ -74,7 +74,7 @@ StatusT = TypeVar("StatusT", bound=Status)
 
 
 def requested(folder: Store) -> Request:
-    """Read the request; an empty one where there is none. DataError where the file holds none."""
+    """Read the request; an empty one where there is none. DataError if the file holds none."""
     return Request.from_dict(read(folder, REQUEST))
 
 
@@ -82,7 +82,7 @@ def requested(folder: Store) -> Request:
 def one_at_a_time(folder: Store) -> Iterator[None]:
     """Around reading what is requested and writing a new request: no other process does so meanwhile.
 
-    StorageError where one takes longer than `WAIT_S`.
+    StorageError if one takes longer than `WAIT_S`.
     """
     limit_s = time.monotonic() + WAIT_S
     while True:
@@ -122,7 +122,7 @@ def request(
 
 
 def read(folder: Store, key: str) -> Mapping[str, object]:
-    """The JSON object in `key`, which others may have written; DataError where there is another thing."""
+    """The JSON object in `key`, which others may have written; DataError if there is another thing."""
     return folder.read_json(key, _MOST_BYTES) or {}
 
 
@@ -132,7 +132,7 @@ def timestamp() -> str:
 
 
 def merge(standing: Options, new: Options) -> Options:
-    """Put newer options by section over older ones."""
+    """Merge newer options by section over older ones."""
     return {**standing, **{name: {**standing.get(name, {}), **options} for name, options in new.items()}}
 
 
@@ -179,7 +179,7 @@ class Poller(Generic[StatusT]):
         """Report that the request of a time is refused, and return why, in words."""
         why = f"{error.what}: {error.why}" if error.why else error.what
         refused = one_line(f"{why}; {error.fix}" if error.fix else why, _MOST_SHOWN)
-        log.error("control: what was asked for is refused, and the job goes on as before: %s", refused)
+        log.error("control: the request is refused, and the job continues as before: %s", refused)
         self.update(lambda status: replace(status, asked_at=at, refused=refused))
         return refused
 
@@ -213,7 +213,7 @@ class Poller(Generic[StatusT]):
         except Exception as error:  # also a RecursionError, of JSON that is nested deeply
             if not self._is_unreadable:
                 what, why = (error.what, error.why) if isinstance(error, VoxstillError) else (REQUEST, repr(error))
-                log.warning("control: not known what is asked for: %s (%s)", what, why)
+                log.warning("control: the request cannot be read: %s (%s)", what, why)
             self._is_unreadable = True
             return
         self._is_unreadable = False
@@ -224,10 +224,10 @@ class Poller(Generic[StatusT]):
             self._take(at, new)
         except VoxstillError as error:
             self.refuse(at, error)
-        except Exception as error:  # a teacher of another package, or a file that was written by hand
+        except Exception as error:  # a teacher of another package, or a file that was written manually
             self.refuse(
                 at,
                 ConfigError("it cannot be understood", code="change-refused", why=f"{type(error).__name__}: {error}"),
             )
         else:
-            log.info("control: asked for at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))
+            log.info("control: requested at %s: %s", at, one_line(str(new.set), _MOST_SHOWN))

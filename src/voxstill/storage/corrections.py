@@ -1,7 +1,7 @@
-"""Judgements of labels that people made, `WORK/corrections/`: append-only, and the last one of an utterance counts.
+"""Judgements of labels made by people, `WORK/corrections/`: append-only, and the last one of an utterance counts.
 
 A part is named after what is in it and holds what one writer judged. `voxstill remove` writes the parts that hold a
-removed utterance anew, without it.
+removed utterance again, without it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PREFIX = "corrections"
 """Where the table lies."""
 Judgement = Literal["right", "wrong", "corrected", "withdrawn"]
 NOT_LABELLED = ("nobody has judged it", "judged wrong, and nobody wrote what was said")
-"""Errors of labels of the teacher `corrected`: such an utterance has no label, which is no failure."""
-FIX = "put a copy of it back, or delete it: its judgements are lost"
+"""Errors of labels of the teacher `corrected`: such an utterance has no label, which is not a failure."""
+FIX = "restore it from a copy, or delete it: its judgements are then lost"
 """What to do about a damaged part."""
 MANY_PARTS = 64
 """So many parts are joined to one by `compact`."""
@@ -31,7 +31,7 @@ MANY_PARTS = 64
 class Correction:
     """One judgement: of which label of which audio, when (UTC, ISO 8601) and by whom.
 
-    `withdrawn` takes back the one before. `text` is what was said, where the judgement is `corrected`.
+    `withdrawn` withdraws the previous one. `text` is what was said, where the judgement is `corrected`.
     """
 
     utterance_id: str
@@ -46,7 +46,7 @@ class Correction:
 
     @property
     def truth(self) -> str | None:
-        """What was said, as far as the judge knows: None where the label is wrong and nobody wrote another."""
+        """The true text, as far as the judge knows it: None if the label is wrong and has no correction."""
         return {"right": self.label, "corrected": self.text}.get(self.judgement)
 
 
@@ -58,7 +58,7 @@ def append(work: Store, corrections: Sequence[Correction]) -> str:
 
 
 def latest(work: Store) -> Mapping[str, Correction]:
-    """The judgement that counts of every utterance that has one, by its id; DataError where a part is broken."""
+    """The judgement that counts of every utterance that has one, by its id; DataError if a part is broken."""
     return {id_: row for id_, row in last_of_each(_rows(work)).items() if row.judgement != "withdrawn"}
 
 
@@ -68,7 +68,7 @@ def last_of_each(rows: Iterable[Correction]) -> Mapping[str, Correction]:
 
 
 def compact(work: Store) -> None:
-    """Join the parts to one where there are many; StorageError where another process does so."""
+    """Join the parts to one where there are many; StorageError if another process does so."""
     if len(tables.parts(work, PREFIX)) >= MANY_PARTS:
         with lease.hold(work, PREFIX, "explore") as held:
             keys = tables.parts(work, PREFIX)
@@ -77,9 +77,9 @@ def compact(work: Store) -> None:
 
 
 def erase(work: Store, ids: Collection[str]) -> None:
-    """Remove every judgement of these utterances from the disk; StorageError where another process joins parts.
+    """Remove every judgement of these utterances from the disk; StorageError if another process joins parts.
 
-    DataError, once all others were read, where a part is damaged: nobody knows what is in it.
+    DataError, once all others were read, where a part is damaged: its content is unknown.
     """
     if not tables.parts(work, PREFIX):
         return
@@ -120,7 +120,7 @@ def _rows(work: Store) -> list[Correction]:
 
 
 def read(work: Store, key: str) -> list[Correction]:
-    """The rows of a part; DataError where they are not those that were written, by the hash in its name."""
+    """The rows of a part; DataError if they are not those that were written, by the hash in its name."""
     data = work.read(key)
     try:
         rows = tables.from_parquet(data, Correction, work.uri(key))
@@ -132,7 +132,7 @@ def read(work: Store, key: str) -> list[Correction]:
         raise DataError(
             f"`{work.uri(key)}` is damaged",
             code="table-broken",
-            why="its rows are not those that it is named after",
+            why="its rows do not match its name",
             fix=FIX,
         )
     return rows

@@ -21,7 +21,7 @@ def cut(recordings: Sequence[str], durations_ms: Sequence[int], cfg: Engine) -> 
     """Yield the chunks of rows as slices: at most `engine.chunk` rows and `engine.chunk_hours` of audio.
 
     A chunk ends inside a recording only where the recording does not fit into a chunk of its own: each chunk decodes
-    a recording anew. A row that alone has more audio than that is a chunk.
+    a recording again. A row that alone has more audio than that is a chunk.
     """
     num, most_ms = len(recordings), round(cfg.chunk_hours * 3_600_000)
     ends_ms = [0, *accumulate(durations_ms)]

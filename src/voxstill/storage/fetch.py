@@ -36,7 +36,7 @@ _OPEN_PIPES = ("/dev/fd/", "/proc/self/fd/")
 
 
 class RefusedError(DataError):
-    """What lies there is not read, however often that is tried: it is too large, or is not a file."""
+    """An object that is never read, whatever the retries: it is too large, or is not a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Blob:
 
 
 class WebPageError(StorageError):
-    """A web server answers with a page for people, such as a login, in place of what was asked for."""
+    """A web server returns a web page, such as a login, instead of the object."""
 
 
 def read_uri(uri: str, cache: Cache | None = None) -> bytes:
@@ -88,7 +88,7 @@ def open_uri(uri: str) -> Iterator[FileBytes | bytes]:
 
 
 def fetch(uri: str, cache: Cache | None = None) -> Blob:
-    """What `uri` names and which version of it; StorageError where it cannot be read, RefusedError where it is not.
+    """What `uri` names and which version of it; StorageError if it cannot be read, RefusedError if it is not.
 
     What is far away comes out of the cache where the server says that it has not changed, and goes into it.
     """
@@ -105,7 +105,7 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
 
 
 def read_head(uri: str, num_bytes: int) -> bytes:
-    """The first bytes behind a path or address, fewer where there are no more; StorageError where it cannot be read."""
+    """The first bytes behind a path or address, fewer where there are no more; StorageError if it cannot be read."""
     data = b""
     try:
         if is_local(uri):
@@ -121,8 +121,8 @@ def read_head(uri: str, num_bytes: int) -> bytes:
 def stream(uri: str) -> Iterator[memoryview]:
     """The bytes behind an address far away, or of the range it names, a piece at a time as they come.
 
-    A transfer that breaks off goes on from there. For what is large: whole in memory, fresh pages would cost several
-    times what its transfer does. StorageError where it cannot be read.
+    A transfer that is interrupted continues from there. For what is large: whole in memory, fresh pages would cost
+    several times what its transfer does. StorageError if it cannot be read.
     """
     address, byte_range = split_range(uri)
     location = locate(address)
@@ -182,7 +182,7 @@ def _fetch_local(uri: str, path: str, byte_range: ByteRange | None) -> Blob:
 
 
 def _starts_after_the_end(uri: str, num_bytes: int) -> StorageError:
-    why = f"it starts after the end: there are {num_bytes} bytes"
+    why = f"it starts after the end: the file has {num_bytes} bytes"
     return StorageError(
         f"cannot read `{redact_uri(uri)}`", code="source-changed", why=why, fix="run `voxstill index` again"
     )
@@ -203,7 +203,7 @@ def _check_size(uri: str, num_bytes: int) -> None:
 
 def _refused(uri: str, why: str) -> RefusedError:
     return RefusedError(
-        f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="give another file, or take it out"
+        f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="give another file, or remove it"
     )
 
 
@@ -286,7 +286,7 @@ def _keep(cache: Cache, uri: str, blob: Blob) -> None:
 
 
 def _get(uri: str, address: str, byte_range: ByteRange | None, known_etag: str | None = None) -> Blob | None:
-    """What a server sends of an object; None where it still is that version."""
+    """What a server sends of an object; None if it still is that version."""
     from obstore.exceptions import NotModifiedError
 
     location = locate(address)
@@ -313,12 +313,12 @@ def _num_asked(num_bytes: int, byte_range: ByteRange | None) -> int:
 
 
 def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, attributes: Attributes) -> None:
-    """StorageError where the answer is shorter than the server says; WebPageError where it is a page.
+    """StorageError if the answer is shorter than the server says; WebPageError if it is a page.
 
     Some servers call everything a page, so the bytes must look like one too.
     """
     if len(data) != num_asked:
-        why = f"the server says that it sends {num_asked} bytes, and sends {len(data)}"
+        why = f"the server announced {num_asked} bytes, but sent {len(data)}"
         raise StorageError(
             f"cannot read `{redact_uri(uri)}`",
             code="storage-unreachable",
@@ -330,7 +330,7 @@ def _refuse_other_content(uri: str, data: bytes, start: int, num_asked: int, att
         raise WebPageError(
             f"cannot read `{redact_uri(uri)}`",
             code="web-page",
-            why="the server answers with a web page, such as a login or an error",
+            why="the server returned a web page, such as a login or an error",
             fix="check the address, and the user and password in ~/.netrc, then run the step again",
         )
 

@@ -13,7 +13,7 @@ from voxstill.core.errors import DataError, StorageError, TeacherError
 from voxstill.core.result import NOT_IN_JSON, Result
 
 UNREADABLE = "cannot be read"
-"""The reason of a recording that storage did not give: the next index tries it again."""
+"""The reason of a recording that storage did not return: the next index tries it again."""
 Kind = Literal["recordings", "utterances", "labels", "alignments", "scores", "verdicts", "shards", "mixtures"]
 
 
@@ -42,7 +42,7 @@ class IndexFigures(TableFigures):
     splits: Mapping[str, int] = field(default_factory=dict)
     """Utterances of each split."""
     supervised: int | None = None
-    """Utterances whose label is the text of their manifest; None where no source is supervised."""
+    """Utterances whose label is the text of their manifest; None if no source is supervised."""
     supervised_hours: float | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Why recordings cannot be used, and how many."""
@@ -55,12 +55,12 @@ class IndexFigures(TableFigures):
     dc_offset: int = 0
     """Recordings whose mean is more than 1 % of full scale away from 0."""
     untimed: Mapping[str, int] | None = None
-    """Why word times of utterances are not used, and how many; None where all are used, or there are none."""
+    """Why word times of utterances are not used, and how many; None if all are used, or there are none."""
     speaker_doubts: Mapping[str, int] | None = None
-    """Why channels of recordings have no speakers from diarization, or doubtful ones, and how many; None where no
+    """Why channels of recordings have no speakers from diarization, or doubtful ones, and how many; None if no
     recording has a doubt."""
     finished: bool | None = None
-    """False where other parts (`--part`) are still missing."""
+    """False if other parts (`--part`) are still missing."""
     max_failed_share: float = field(default=1.0, metadata=NOT_IN_JSON, compare=False)
 
     @property
@@ -70,7 +70,7 @@ class IndexFigures(TableFigures):
 
     @property
     def exit_code(self) -> int:
-        """That of a StorageError where some did not answer, else of a DataError where too many cannot be used."""
+        """That of a StorageError if some did not answer, else of a DataError if too many cannot be used."""
         if UNREADABLE in self.reasons:
             return StorageError.exit_code
         return DataError.exit_code if self.damaged > self.max_failed_share * self.recordings else 0
@@ -92,11 +92,11 @@ class LabelFigures(TableFigures):
     failed: int = 0
     quarantined: int = 0
     removed: int | None = None
-    """Rows of utterances that were removed: they have no text, and are no failures."""
+    """Rows of utterances that were removed: they have no text, and are not failures."""
     unjudged: int | None = None
-    """Rows of utterances of which the teacher `corrected` knows no text: they are no failures."""
+    """Rows of utterances of which the teacher `corrected` knows no text: they are not failures."""
     supervised: int | None = None
-    """Labels that are the texts of supervised sources; None where there are none."""
+    """Labels that are the texts of supervised sources; None if there are none."""
     sha256: str = ""
     rtfx: float = 0.0
     """Seconds of audio labelled in a second by the last run."""
@@ -112,7 +112,7 @@ class LabelFigures(TableFigures):
 
     @property
     def exit_code(self) -> int:
-        """That of a TeacherError where more labels than allowed have failed."""
+        """That of a TeacherError if more labels than allowed have failed."""
         return TeacherError.exit_code if self.failed > self.max_failed_share * self.labels else 0
 
 
@@ -146,7 +146,7 @@ class ScoreFigures(TableFigures):
     listing: str | None = None
     """State of the table of utterances when they were measured."""
     finished: bool | None = None
-    """False where other parts (`--part`) are still missing."""
+    """False if other parts (`--part`) are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class VerdictFigures(TableFigures):
     scores: str = ""
     teacher: str = ""
     labelled: int | None = None
-    """Labels that there were where labelling had not ended; None where it had."""
+    """Labels that there were where labelling had not ended; None if it had."""
     sha256: str | None = None
     """Checksum of these labels."""
     judged: int = 0
@@ -170,17 +170,17 @@ class VerdictFigures(TableFigures):
     kept_hours: float = 0.0
     reasons: Mapping[str, int] = field(default_factory=dict)
     removed: int | None = None
-    """Utterances that are left out as they were removed; None where there were none."""
+    """Utterances that are left out as they were removed; None if there were none."""
     removals: str | None = None
     """Identity of these utterances."""
     wer_before: float | None = None
     """Word error rate of all labels against human texts, where there are such."""
     wer_after: float | None = None
-    """The same of the labels that were kept; None where none of them has a human text."""
+    """The same of the labels that were kept; None if none of them has a human text."""
     finished: bool | None = None
-    """False where other parts (`--part`) are still missing."""
+    """False if other parts (`--part`) are still missing."""
     report: str | None = None
-    """The page that `--report` wrote; it is no part of the table."""
+    """The page that `--report` wrote; it is not a part of the table."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields; `wer_after` stands beside `wer_before` even where it is None."""
@@ -211,9 +211,9 @@ class ShardFigures(TableFigures):
     left_out: Mapping[str, int] | None = None
     """What of the source was not repacked, by reason; not stored with the shards."""
     uncut: Mapping[str, int] | None = None
-    """Samples that are longer than `shard.max_ms`, by what kept them from being cut; None where nothing is cut."""
+    """Samples that are longer than `shard.max_ms`, by what kept them from being cut; None if nothing is cut."""
     finished: bool | None = None
-    """False where other parts (`--part`) are still missing."""
+    """False if other parts (`--part`) are still missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

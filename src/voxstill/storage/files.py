@@ -25,12 +25,12 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 def is_file(status: os.stat_result) -> bool:
-    """Whether it is a file or a folder, which nobody can open as a file."""
+    """Whether it is a file, and not a folder, which cannot be opened as one."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
 class FileBytes:
-    """The bytes of an open file, read where they are sliced; StorageError where they cannot be."""
+    """The bytes of an open file, read where they are sliced; StorageError if they cannot be."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file

@@ -42,7 +42,7 @@ def parts(work: Store, utterances: str, labels: str, cfg: Engine) -> list[Part]:
     """List one `Part` for each part of the table `utterances`, in the order of their names, whatever `cfg` says.
 
     `labels` is a table of labels, or another that has their `utterance_id`. What was labelled in the chunks of `cfg` is
-    found without opening a part of it. DataError where labels are of other audio than their utterances.
+    found without opening a part of it. DataError if labels are of other audio than their utterances.
     """
     if labels.startswith("labels/"):
         same_audio.check(work, utterances, labels)
@@ -83,7 +83,7 @@ def columns(
 
 
 def rows_of(ids: Sequence[str], labelled: Sequence[str]) -> list[int | None]:
-    """The row of each id's label among `labelled`, None where it has none; of two labels the first counts."""
+    """The row of each id's label among `labelled`, None if it has none; of two labels the first counts."""
     first = {id_: len(labelled) - back for back, id_ in enumerate(reversed(labelled), start=1)}
     return [first.get(id_) for id_ in ids]
 

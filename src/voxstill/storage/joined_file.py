@@ -16,7 +16,7 @@ FILE = "corpus.duckdb"
 
 
 def folder_of(cfg: Config) -> Path | None:
-    """The work folder's own, or one in the cache where that is far away; None where neither is."""
+    """The work folder's own, or one in the cache where that is far away; None if neither is."""
     root = Store(cfg.work).root
     if is_local(root):
         return local_path(root) / FOLDER

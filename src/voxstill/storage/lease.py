@@ -1,4 +1,4 @@
-"""One writer for each table: a lease that a process takes, renews and gives back, in a folder as in a bucket.
+"""One writer for each table: a lease that a process acquires, renews and releases, in a folder or a bucket.
 
 A lease is a row of objects, `leases/TABLE/00000001.json` and so on. The newest is the one that counts. It is created,
 never overwritten by another process, so of several that want the lease exactly one gets it. Its holder rewrites it with
@@ -31,9 +31,9 @@ from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 
 BEAT_S = 10.0
-"""Between two beats of a holder."""
+"""Between two heartbeats of a holder."""
 STALE_S = 60.0
-"""A lease without a beat for so long is stale."""
+"""A lease without a heartbeat for this long is stale."""
 _WATCHED_AT_ONCE = 64
 _NAME = re.compile(r"([0-9]{8,18})\.json")
 _MOST_PROCESSES = 1 << 31
@@ -41,7 +41,7 @@ _MOST_PROCESSES = 1 << 31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who holds a lease, since when, and its last beat."""
+    """Who holds a lease, since when, and its last heartbeat."""
 
     id: str
     """Of this one holding: random, so that two are never taken for one."""
@@ -49,12 +49,12 @@ class Holder:
     """Where its process id means something."""
     process: int
     started: str
-    """When the process began, by its machine's own count."""
+    """When the process started, by its machine's own count."""
     command: str
     since: str
     """UTC, ISO 8601."""
     beat_s: float
-    """Seconds since 1970 of the last beat, by the clock of the holder."""
+    """Seconds since 1970 of the last heartbeat, by the clock of the holder."""
     beats: int = 0
     is_released: bool = False
 
@@ -96,24 +96,24 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """StorageError where another process has taken over, or may have, as no beat could be written for long."""
+        """StorageError if another process has taken over, or may have, as no heartbeat could be written for long."""
         if self._successor is not None:
             raise StorageError(
                 f"another process has taken over `{self._table}` in `{self._work.root}`",
                 code="lease-lost",
-                why=f"{_describe(self._successor)}, as no beat of this one was seen for {STALE_S:.0f} s",
-                fix="nothing is lost: leave the work to it, or run the same command again when it has ended",
+                why=f"{_describe(self._successor)}, as this one showed no heartbeat for {STALE_S:.0f} s",
+                fix="nothing is lost: let it do the work, or run the same command again when it has ended",
             )
         if time.monotonic() - self._last_beat_s > STALE_S:
             raise StorageError(
                 f"the lease of `{self._table}` in `{self._work.root}` could not be renewed for {STALE_S:.0f} s",
                 code="lease-lost",
-                why="storage does not answer, so another process may have taken over",
-                fix="check the storage; the same command goes on where this one stopped",
+                why="storage does not respond, so another process may have taken over",
+                fix="check the storage; the same command resumes where this one stopped",
             )
 
     def release(self) -> None:
-        """Give it back; the next process need not wait."""
+        """Release it; the next process need not wait."""
         self._ends.set()
         self._thread.join()
         if self._successor is not None:
@@ -124,7 +124,7 @@ class Lease:
             for number in _numbers(self._work, self._table):
                 if number < self._number:
                     self._work.delete(_key(self._table, number))
-        except StorageError as error:  # the work itself is done or has its own error; the lease gets stale by itself
+        except StorageError as error:  # the work itself is done or has its own error; the lease expires by itself
             log.warning("lease: %s (%s)", error.what, error.why)
 
     def _beat_until_end(self) -> None:
@@ -154,10 +154,10 @@ def hold(work: Store, table: str, command: str, *, waits: bool = False) -> Itera
 
 
 def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Lease:
-    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError where it is held.
+    """Take the lease of a table: a new one, or one that was given back or is stale. StorageError if it is held.
 
-    With `waits` a holder on another machine has until its lease is stale to show a beat: what a scheduler starts again
-    elsewhere need not be started a third time.
+    With `waits` a holder on another machine has until its lease is stale to show a heartbeat: what a scheduler starts
+    again elsewhere need not be started a third time.
     """
     while True:
         newest = max(_numbers(work, table), default=0)
@@ -172,9 +172,10 @@ def acquire(work: Store, table: str, command: str, *, waits: bool = False) -> Le
 
 
 def check_free(work: Store, *tables: str) -> None:
-    """StorageError where the lease of one of the tables is held.
+    """StorageError if the lease of one of the tables is held.
 
-    A lease that looks stale and was not given back is watched until its holder would have shown a beat: clocks differ.
+    A lease that looks stale and was not given back is watched until its holder would have shown a heartbeat: clocks
+    differ.
     """
     if not tables:
         return
@@ -186,7 +187,7 @@ def check_free(work: Store, *tables: str) -> None:
 
 
 def _holder(work: Store, table: str) -> Holder | None:
-    """Who holds the lease of a table; None where it is free."""
+    """Who holds the lease of a table; None if it is free."""
     while True:
         newest = max(_numbers(work, table), default=0)
         holder = _read(work, table, newest) if newest else None
@@ -194,7 +195,7 @@ def _holder(work: Store, table: str) -> Holder | None:
             return None
         if not _is_free(work, table, newest, holder, waits=False):
             return holder
-        if max(_numbers(work, table), default=0) == newest:  # nobody has taken it over meanwhile
+        if max(_numbers(work, table), default=0) == newest:  # no other process has taken it over meanwhile
             return None
 
 
@@ -210,20 +211,23 @@ def _held(work: Store, table: str, holder: Holder) -> StorageError:
         f"`{table}` in `{work.root}` is being written by another process",
         code="lease-held",
         why=_describe(holder),
-        fix=f"wait for it or end it; if its machine is gone, the lease is free {STALE_S:.0f} s after its last beat",
+        fix=f"wait for it or end it; if its machine is gone, the lease expires {STALE_S:.0f} s after its last "
+        "heartbeat",
     )
 
 
 def _is_free(work: Store, table: str, number: int, holder: Holder, waits: bool) -> bool:
-    """Whether its beats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
+    """Whether its heartbeats have stopped: by the clocks, and, as those may differ, by waiting for the next one."""
     fresh_s = holder.beat_s + STALE_S - time.time()
-    if fresh_s > 2 * STALE_S:  # its clock is ahead, or was: only its beats say whether it runs
+    if fresh_s > 2 * STALE_S:  # its clock is ahead, or was: only its heartbeats show whether it runs
         fresh_s = 0.0
     if fresh_s > 0 and (not waits or holder.machine == machine()):  # a process that runs here has not stopped
         return False
     if fresh_s > 0:
         log.info(
-            "lease: waiting up to %.0f s to see whether it still runs: %s", min(fresh_s, STALE_S), _describe(holder)
+            "lease: waiting up to %.0f s to see whether it is still running: %s",
+            min(fresh_s, STALE_S),
+            _describe(holder),
         )
     until_s = time.monotonic() + min(max(fresh_s, 0), STALE_S) + 1.5 * BEAT_S
     while time.monotonic() < until_s:
@@ -253,7 +257,7 @@ def _numbers(work: Store, table: str) -> list[int]:
 
 
 def _read(work: Store, table: str, number: int) -> Holder | None:
-    """The holder in an object; None where it is gone, as one that was taken over and given back is."""
+    """The holder in an object; None if it is gone, as one that was taken over and given back is."""
     try:
         facts = work.read_json(_key(table, number))
         if facts is None:
@@ -264,7 +268,7 @@ def _read(work: Store, table: str, number: int) -> Holder | None:
         return holder
     except DataError:
         raise StorageError(
-            f"`{redact_uri(work.uri(_key(table, number)))}` is no lease",
+            f"`{redact_uri(work.uri(_key(table, number)))}` is not a lease",
             code="lease-held",
             why="it was damaged, or another program wrote it",
             fix="remove it if no process of voxstill works there",

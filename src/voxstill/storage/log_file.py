@@ -22,7 +22,7 @@ UPLOAD_S = 60.0
 
 @contextlib.contextmanager
 def kept(work: Store, step: str) -> Iterator[None]:
-    """Within this block all messages go into a log file of the work folder, too; a job never fails for want of it."""
+    """Within this block all messages go into a log file of the work folder, too; a job never fails because of it."""
     key = f"logs/{step}/{datetime.now(UTC):%Y-%m-%d_%H-%M-%S}_{socket.gethostname()}-{os.getpid()}.log"
     with contextlib.ExitStack() as stack:
         path = Path(work.root) / key if is_local(work.root) else stack.enter_context(scratch.folder()) / "log"
@@ -30,7 +30,7 @@ def kept(work: Store, step: str) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             handler = log_to(path)
         except OSError as error:
-            log.warning("%s: no log file is kept: %s", step, error.strerror)
+            log.warning("%s: no log file is written: %s", step, error.strerror)
         else:
             if not is_local(work.root):
                 stack.enter_context(_uploaded(work, key, path))

@@ -1,6 +1,6 @@
 """The files of a finished table, written down when it was finished: what is missing, added or another is named.
 
-What is in a part is compared with its own checksum by whoever reads it (`storage/parquet.py`). Here the listing says
+What is in a part is compared with its own checksum when it is read (`storage/parquet.py`). Here the listing says
 whether it is the part that was there: where an etag is another, as after a copy of the folder, the checksum in its
 footer is compared with that written down.
 """
@@ -41,7 +41,7 @@ class WrittenFile:
 def write(work: Store, prefix: str) -> None:
     """Write down the parts of a table; of those that are not in its last manifest the footers are read."""
     before: Mapping[str, WrittenFile] = {}
-    with contextlib.suppress(DataError):  # a damaged one is written anew
+    with contextlib.suppress(DataError):  # a damaged one is written again
         before = {file.name: file for file in read(work, prefix) or ()}
 
     def written(entry: Entry) -> WrittenFile:
@@ -58,7 +58,7 @@ def write(work: Store, prefix: str) -> None:
 
 
 def read(work: Store, prefix: str) -> list[WrittenFile] | None:
-    """The files of a finished table; None where it has no manifest, as those of version 0.1. DataError where it is
+    """The files of a finished table; None if it has no manifest, as those of version 0.1. DataError if it is
     damaged."""
     key = f"{prefix}/{NAME}"
     data = work.read_or_none(key)
@@ -66,7 +66,7 @@ def read(work: Store, prefix: str) -> list[WrittenFile] | None:
 
 
 def content(work: Store, prefix: str) -> str | None:
-    """A hash of what the parts of a finished table hold; None where its manifest does not say."""
+    """A hash of what the parts of a finished table hold; None if its manifest does not say."""
     rows = read(work, prefix)
     if rows is None or any(row.crc32 is None for row in rows):
         return None
@@ -76,7 +76,7 @@ def content(work: Store, prefix: str) -> str | None:
 def parts(work: Store, prefix: str) -> list[str]:
     """The keys of the parts of a table, sorted: of a finished one those that it was finished with.
 
-    DataError where one is missing, is not the one that was written, or was added. Labels and alignments may have been
+    DataError if one is missing, is not the one that was written, or was added. Labels and alignments may have been
     added since.
     """
     rows = _rows(work, prefix)
@@ -87,10 +87,10 @@ def parts(work: Store, prefix: str) -> list[str]:
         rows = _rows(work, prefix) or []
     written = {row.name: row for row in rows if row.name != tables.SUCCESS}
     if missing := sorted(written.keys() - there):
-        raise _broken(work, prefix, f"{len(missing)} of {len(written)} parts are missing, for one `{missing[0]}`")
+        raise _broken(work, prefix, f"{len(missing)} of {len(written)} parts are missing, such as `{missing[0]}`")
     if (added := added_parts(prefix, written, there)) and rows:
-        step = "run the step that makes it again, which may not have ended; where it has, "
-        raise _broken(work, prefix, f"{len(added)} parts were added since, for one `{added[0]}`", step)
+        step = "run the step that makes it again, which may not have finished; if it has, "
+        raise _broken(work, prefix, f"{len(added)} parts were added since, such as `{added[0]}`", step)
     with ThreadPoolExecutor(tables.READERS) as pool:
         for fault in pool.map(lambda row: changed(work, row, there[row.name]), written.values()):
             if fault is not None:
@@ -104,22 +104,22 @@ def added_parts(prefix: str, written: Iterable[str], there: Iterable[str]) -> li
 
 
 def changed(work: Store, row: WrittenFile, entry: Entry) -> str | None:
-    """Why a part is not the one that was written down; None where it is."""
+    """Why a part is not the one that was written down; None if it is."""
     if row.num_bytes not in (None, entry.num_bytes):
-        return f"`{row.name}` has {entry.num_bytes} bytes, and had {row.num_bytes} when it was written"
+        return f"`{row.name}` has {entry.num_bytes} bytes, but had {row.num_bytes} when it was written"
     if row.num_rows is None or _is_same(row, entry):
         return None
     footer = parquet.read_footer(work, entry)
     if (footer.crc32, footer.num_rows) != (row.crc32, row.num_rows):
-        return f"`{row.name}` is another than was written: its checksum or the number of its rows differs"
+        return f"`{row.name}` is not the file that was written: its checksum or the number of its rows differs"
     return None
 
 
 def check_success(work: Store, prefix: str, success: bytes) -> None:
-    """DataError where a `_SUCCESS.json` is not what an earlier version wrote, which has no checksum of its own."""
+    """DataError if a `_SUCCESS.json` is not what an earlier version wrote, which has no checksum of its own."""
     files = read(work, prefix)
     if files is not None and not is_former_success(files, success):
-        raise _broken(work, prefix, f"its `{tables.SUCCESS}` is not what was written")
+        raise _broken(work, prefix, f"its `{tables.SUCCESS}` was changed or damaged")
 
 
 def is_former_success(files: Iterable[WrittenFile], success: bytes) -> bool:

@@ -1,6 +1,6 @@
-"""Parquet files that say whether they are whole: every page has a checksum, and so has the file.
+"""Parquet files with checksums: every page has a checksum, and so has the file.
 
-A page's checksum speaks of its data alone. What says where they lie and what they mean (the header of the page, the
+A page's checksum covers its data alone. What says where they lie and what they mean (the header of the page, the
 footer of the file) is covered by a CRC-32 of the whole file, in the footer, counted with zeros in its own place.
 Files of version 0.1 have neither and are read as they are.
 """
@@ -51,12 +51,12 @@ def encode(table: pa.Table) -> bytes:
 
 
 def decode(data: bytes, where: str, what: str = "table") -> pq.ParquetFile:
-    """Open a Parquet file; DataError where it is none, or not the one that was written, down to the last bit."""
+    """Open a Parquet file; DataError if it is none, or not the one that was written, down to the last bit."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not _is_whole(data):
-        raise _refused(where, what, "its bytes do not add up to its checksum")
+        raise _refused(where, what, "its bytes do not match its checksum")
     try:
         return pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
@@ -72,7 +72,7 @@ def checksum(data: bytes) -> int | None:
 
 
 def read_footer(store: Store, entry: Entry) -> Footer:
-    """The footer of a file, and nothing else is read; DataError where it is damaged."""
+    """The footer of a file, and nothing else is read; DataError if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

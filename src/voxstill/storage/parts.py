@@ -1,7 +1,7 @@
-"""Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them anew.
+"""Make a table in parts: several commands share it, each takes its own items, and a scheduler starts them again.
 
-Which part takes an item depends on the item's name alone. So parts need not talk to each other, and one that is
-started again goes on with its own. The part that finds everything there finishes the table.
+Which part takes an item depends on the item's name alone. So parts need no communication, and one that is
+started again continues with its own. The part that finds everything there finishes the table.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Part:
     def parse(cls, text: str, environment: Mapping[str, str]) -> Self:
         """Read `K/N`, or take `auto` from the variables of a Slurm array or an indexed Kubernetes job.
 
-        ConfigError where it is no part. Slurm says all by itself; Kubernetes says no total, which VOXSTILL_PARTS does.
+        ConfigError if it is not a part. Slurm says all by itself; Kubernetes says no total, which VOXSTILL_PARTS does.
         """
         if text == "auto":
             return cls._of_scheduler(environment)
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConfigError(
-                f"`--part {text}` is no part",
+                f"`--part {text}` is not a part",
                 code="wrong-part",
-                why="a part is K/N, K from 1 to N",
+                why="a part is K/N, with K from 1 to N",
                 fix="write 1/4 or auto",
             )
         return cls(int(match[1]), int(match[2]))
@@ -60,7 +60,7 @@ class Part:
                 part = cls(int(environment["JOB_COMPLETION_INDEX"]) + 1, int(environment["VOXSTILL_PARTS"]))
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                "`--part auto` has nothing to go by",
+                "`--part auto` finds no job array",
                 code="wrong-part",
                 why=f"{error} is not set: neither a Slurm array nor an indexed Kubernetes job with VOXSTILL_PARTS",
                 fix="write --part K/N; in a Kubernetes job set VOXSTILL_PARTS to its completions",
@@ -87,15 +87,15 @@ class Part:
 
 
 def requested(text: str | None) -> Part | None:
-    """The part that `--part` asks for, None where it asks for the whole; ConfigError where it is no part."""
+    """The part that `--part` asks for, None if it asks for the whole; ConfigError if it is not a part."""
     return None if text is None else Part.parse(text, world.environment())
 
 
 @contextmanager
 def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, of: str = "") -> Iterator[lease.Lease]:
-    """Hold the lease of a table, or of a part of it; StorageError where others that do not go with it hold theirs.
+    """Hold the lease of a table, or of a part of it; StorageError if others that do not go with it hold theirs.
 
-    `of` is the table that it is made of. ConfigError where other parts have another number, chunks of another size or
+    `of` is the table that it is made of. ConfigError if other parts have another number, chunks of another size or
     another table.
     """
     if part is None:
@@ -120,11 +120,11 @@ def is_finished(step: str, part: Part, left: Iterable[str], *, is_done: bool = T
     others = set(range(1, part.total + 1)) - {part.number}
     for item in left:
         missing.add(part.number_of(item))
-        if missing >= others:  # more cannot be learnt
+        if missing >= others:  # more cannot be found out
             break
     if not missing:
         return is_done
-    state = "done" if is_done and part.number not in missing else "not done, the same command goes on"
+    state = "done" if is_done and part.number not in missing else "not done, the same command resumes"
     log.info(
         "%s: part %d of %d is %s; %d of %d parts %s still missing: %s",
         step,
@@ -154,7 +154,7 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
             f"`{table}` in `{work.root}` is made of `{agreed['of']}`, and this part would be of `{of}`",
             code="wrong-part",
             why="the options of an earlier step differ from those of the other parts",
-            fix="give each part the same configuration",
+            fix="use the same configuration for all parts",
         )
     if agreed != terms:
         raise ConfigError(
@@ -164,5 +164,5 @@ def _agree(work: Store, table: str, step: str, sizes: Mapping[str, float], of: s
             why=f"this is one of {terms['parts']} with chunks of {terms['chunk']} and {terms['chunk_hours']:g} h",
             fix=f"use --part K/{agreed['parts']}, engine.chunk={agreed['chunk']} and "
             f"engine.chunk_hours={agreed['chunk_hours']:g}; "
-            f"`voxstill {step}` without --part does what is left once no part runs any more",
+            f"`voxstill {step}` without --part does the rest when no part is running",
         )

@@ -32,7 +32,7 @@ _SIGNING = re.compile(
 
 
 def redact_uri(uri: str) -> str:
-    """`uri` as it may be shown to anybody: without user, password and the values of a query, which may sign it."""
+    """`uri` as it may be shown to everyone: without user, password and the values of a query, which may sign it."""
     scheme, colon, rest = uri.partition("://")
     if not colon or scheme == "file":
         return uri

@@ -35,7 +35,7 @@ class Removal:
     """One utterance, or one recording, that was removed at a `time` (UTC, ISO 8601) for a `reason`.
 
     `id` is that of the utterance or of the recording. The utterance is the stretch of its recording from `start_ms` to
-    `end_ms`, which is None where the whole recording was removed. Copies of the recording that were indexed by then
+    `end_ms`, which is None if the whole recording was removed. Copies of the recording that were indexed by then
     have removals of their own, of the same id.
     """
 
@@ -47,7 +47,7 @@ class Removal:
     time: str
     reason: str | None = None
     content: str | None = None
-    """`content_hash` of the recording; None where it is not known, and in records of earlier versions."""
+    """`content_hash` of the recording; None if it is not known, and in records of earlier versions."""
 
     @property
     def is_recording(self) -> bool:
@@ -89,7 +89,7 @@ def of(work: Store, utterances: str = UTTERANCES) -> Mapping[str, Split]:
 
 
 def identity(removed: Iterable[str]) -> str | None:
-    """A hash of the ids of removed utterances; None where there are none."""
+    """A hash of the ids of removed utterances; None if there are none."""
     ids = sorted(removed)
     return fingerprint(ids) if ids else None
 

@@ -20,17 +20,17 @@ _BROKEN_CONNECTION = (
     r"ConnectionReset|IncompleteMessage|UnexpectedEof|BrokenPipe|kind: (Interrupted|Request|Decode|Body)"
 )
 _CAUSES = {
-    r"dns error|failed to lookup|Name or service not known": "nobody knows that host name",
-    r"Connection refused|ConnectionRefused": "nobody answers at that address: the connection is refused",
-    r"kind: Timeout|TimedOut|timed out": "no answer in time, again and again",
-    _BROKEN_CONNECTION: "the connection breaks again and again",
+    r"dns error|failed to lookup|Name or service not known": "the host name is unknown",
+    r"Connection refused|ConnectionRefused": "the connection is refused",
+    r"kind: Timeout|TimedOut|timed out": "repeated timeouts",
+    _BROKEN_CONNECTION: "the connection breaks repeatedly",
 }
-_NO_FOLDER = {2: "no folder can be made there", 17: "it is a file", 20: "a part of the path is a file"}
+_NO_FOLDER = {2: "no folder can be created there", 17: "it is a file", 20: "a part of the path is a file"}
 """Why the system makes no folder, by its number of the error."""
 
 
 class _Cause(NamedTuple):
-    """Why a client failed, what mends it, and the code of both."""
+    """Why a client failed, what repairs it, and the code of both."""
 
     code: str
     why: str
@@ -83,19 +83,19 @@ def _cause(error: Exception) -> _Cause:
         why = "there is no such bucket" if reason and reason[1] == "NoSuchBucket" else "it does not exist"
         return _Cause("file-missing", why, "check the path")
     if isinstance(error, OSError) and error.strerror:
-        return _Cause(system_code(error), error.strerror, "check the path, the rights and the free space")
+        return _Cause(system_code(error), error.strerror, "check the path, the permissions and the free space")
     if match := re.fullmatch(r"(.+) \(os error (\d+)\)", text):
         number = int(match[2])
         code = "output-path" if number in _NO_FOLDER else system_code(error)
-        return _Cause(code, _NO_FOLDER.get(number, match[1]), "name a folder that you may write to")
+        return _Cause(code, _NO_FOLDER.get(number, match[1]), "give a folder that you may write to")
     if re.search(r"/latest/(api/token|meta-data)|computeMetadata", text):  # the last place where they are looked for
         fix = "set them in the environment, such as AWS_ACCESS_KEY_ID; AWS_SKIP_SIGNATURE=true for a public bucket"
         return _Cause("access-refused", "there are no credentials", fix)
     if status and status[1][:3] in ("401", "403"):
-        fix = "check the credentials in the environment, their rights and the address"
+        fix = "check the credentials in the environment, their permissions and the address"
         return _Cause("access-refused", f"the server refuses: {answer}", fix)
     if status and (status[1].startswith("5") or status[1][:3] in ("408", "429")):
-        fix = "wait and run the step again; fewer workers ask for less"
+        fix = "wait and run the step again; fewer workers make fewer requests"
         return _Cause("storage-unreachable", f"the server keeps answering {answer}", fix)
     if status:
         return _Cause("address-unusable", f"the server answers {answer}", "check the address")
@@ -104,11 +104,11 @@ def _cause(error: Exception) -> _Cause:
         return _Cause("address-unusable", "plain HTTP is not allowed", fix)
     if "Unable to recognise URL" in text:
         fix = "write a path, or an address such as s3://bucket/folder or https://"
-        return _Cause("address-unusable", "no storage is known by that scheme", fix)
+        return _Cause("address-unusable", "the scheme is not supported", fix)
     if "Account must be specified" in text:
-        return _Cause("address-unusable", "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")
+        return _Cause("address-unusable", "the storage account is missing", "set AZURE_STORAGE_ACCOUNT_NAME")
     for pattern, why in _CAUSES.items():
         if re.search(pattern, text):
             return _Cause("storage-unreachable", why, "check the address and the network, then run the step again")
     why = text.strip().partition("\n")[0] or type(error).__name__  # not every error has words
-    return _Cause("storage-failed", redact_text(why), "check the path, the rights and the free space")
+    return _Cause("storage-failed", redact_text(why), "check the path, the permissions and the free space")

@@ -39,7 +39,7 @@ _TEACHER, _TEXT, _EITHER = 0, 1, 2
 
 
 def check(work: Store, utterances: str, labels: str) -> None:
-    """DataError where a label is of other audio than the utterance of its id, unless `begin` has compared them."""
+    """DataError if a label is of other audio than the utterance of its id, unless `begin` has compared them."""
     if work.read_json(f"{labels}/{NAME}") != _state(work, utterances):
         compare(work, utterances, labels)
 
@@ -53,12 +53,12 @@ def begin(work: Store, utterances: str, labels: str) -> None:
 
 
 def compared_with(work: Store, labels: str) -> str:
-    """The table of utterances that `begin` compared all labels with, in whatever state; empty where there is none."""
+    """The table of utterances that `begin` compared all labels with, in whatever state; empty if there is none."""
     return str((work.read_json(f"{labels}/{NAME}") or {}).get("utterances", ""))
 
 
 def compare(work: Store, utterances: str, labels: str) -> None:
-    """DataError where a label is of other audio than the utterance of its id, or of another kind than it.
+    """DataError if a label is of other audio than the utterance of its id, or of another kind than it.
 
     Labels that do not say of which audio they are can be of any. Reads both tables, a part at a time, and holds 37
     bytes for each label.
@@ -66,19 +66,19 @@ def compare(work: Store, utterances: str, labels: str) -> None:
     of_other_audio, of_other_kind = _compared(work, utterances, labels)
     if of_other_audio:
         raise DataError(
-            f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of other audio than the "
-            f"utterances of their ids in `{utterances}`, or of another language",
+            f"{len(of_other_audio):,} labels in `{redact_uri(work.uri(labels))}` are of different audio than the "
+            f"utterances with their ids in `{utterances}`, or of another language",
             code="step-outdated",
-            why=f"`{of_other_audio[0]}`, for one, was another recording, channel or stretch when it was labelled, "
-            "its file was changed since, or its text, word times or language were where the teacher is shown them",
-            fix="index and label into another work folder, without these labels, or use the source and the options "
-            f"of `index` of then. Where the language was corrected: remove `{labels}` and run `voxstill label`",
+            why=f"`{of_other_audio[0]}`, for example, was another recording, channel or segment when it was labelled, "
+            "or its file was changed since, or its text, word times or language were changed and the teacher sees them",
+            fix="index and label into another work folder, without these labels, or use the earlier source and "
+            f"options of `index`. If the language was corrected: remove `{labels}` and run `voxstill label`",
         )
     if of_other_kind:
         raise DataError(
             f"{len(of_other_kind):,} labels in `{redact_uri(work.uri(labels))}` are of another kind than their source",
             code="step-outdated",
-            why=f"`source.supervised` was changed since `{of_other_kind[0]}`, for one, was labelled: where it is true "
+            why=f"`source.supervised` was changed after, for example, `{of_other_kind[0]}` was labelled: if it is true "
             "labels are the texts of the manifest, else those of the teacher",
             fix="run `voxstill label --retry-failed`, which makes them again; to keep them, index and label into "
             "another work folder",

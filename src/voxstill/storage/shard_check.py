@@ -20,7 +20,7 @@ _BLOCK = tarfile.BLOCKSIZE
 
 
 def tar_fault(data: bytes, samples: Sequence[Sample]) -> str | None:
-    """The first difference between a tar and its sidecar; None where they agree to the last byte.
+    """The first difference between a tar and its sidecar; None if they agree to the last byte.
 
     Audio whose sidecar has no checksum (version 0.1) is compared by its place and its size.
     """
@@ -28,21 +28,21 @@ def tar_fault(data: bytes, samples: Sequence[Sample]) -> str | None:
     for sample in samples:
         key, start, end = shard_format.key_of(sample.id), sample.offset, sample.offset + sample.num_bytes
         if start != at + _BLOCK or data[at:start] != shard_format.header(f"{key}.{sample.format}", sample.num_bytes):
-            return f"the header of the audio of `{sample.id}` is not where or what it was"
+            return f"the header of the audio of `{sample.id}` has moved or changed"
         if end > len(data):
             return f"it ends in the audio of `{sample.id}`"
         if sample.crc32 not in (None, zlib.crc32(data[start:end])):
-            return f"the audio of `{sample.id}` has another checksum than its sidecar says"
+            return f"the audio of `{sample.id}` does not have the checksum of its sidecar"
         at = end + -sample.num_bytes % _BLOCK
         if any(data[end:at]):
-            return f"there is something behind the audio of `{sample.id}`"
+            return f"there are extra bytes after the audio of `{sample.id}`"
         size = _json_size(data[at : at + _BLOCK])
         start, end = at + _BLOCK, at + _BLOCK + size
         if data[at:start] != shard_format.header(f"{key}.json", size) or not _agrees(data[start:end], sample):
             return f"the JSON of `{sample.id}` is not that of its sidecar"
         at = end + -size % _BLOCK
         if any(data[end:at]):
-            return f"there is something behind the JSON of `{sample.id}`"
+            return f"there are extra bytes after the JSON of `{sample.id}`"
     if data[at:] != shard_format.end(at):
         return f"it has {len(data):,} bytes, and those after byte {at:,} belong to no sample"
     return None
@@ -61,7 +61,7 @@ def _place_fault(work: Store, sample: Sample) -> str | None:
     except StorageError as error:
         return f"the audio of `{sample.id}`: {error.what}"
     if len(data) != sample.num_bytes or sample.crc32 not in (None, zlib.crc32(data)):
-        return f"the audio of `{sample.id}` in `{redact_uri(tar)}` is not what it was"
+        return f"the audio of `{sample.id}` in `{redact_uri(tar)}` has changed"
     return None
 
 

@@ -19,8 +19,8 @@ after its tar: a tar without one is left over from a crash and means nothing. Th
 one shard.
 
 Where the audio was left in place, a shard is a sidecar alone. All its samples lie in one `tar`, in their order there,
-and may be of any split and of any format. A `tar` that is no address is a key of the same work folder: that of a shard
-of an earlier generation, or of the shards that a mixture was made of.
+and may be of any split and of any format. A `tar` that is not an address is a key of the same work folder: that of a
+shard of an earlier generation, or of the shards that a mixture was made of.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Sample:
     crc32: int | None = None
     """Of the stored audio; None in shards of version 0.1."""
     cut_from: str | None = None
-    """The id of the utterance that it was cut from; None where it is a whole one."""
+    """The id of the utterance that it was cut from; None if it is a whole one."""
 
 
 UTTERANCE = ("id", "cut_from")
@@ -158,20 +158,20 @@ def finish(store: Store, prefix: str, figures: ShardFigures) -> None:
 
 
 def figures(store: Store, prefix: str) -> ShardFigures:
-    """Read `_SUCCESS.json` of finished shards; DataError where they are not finished."""
+    """Read `_SUCCESS.json` of finished shards; DataError if they are not finished."""
     counted = store.read_json(f"{prefix}/{tables.SUCCESS}".lstrip("/"))
     if counted is None:
         raise DataError(
             f"the shards in `{store.uri(prefix)}` are not finished",
             code="step-unfinished",
             why=f"there is no {tables.SUCCESS}",
-            fix="run `voxstill shard`; it goes on where it stopped",
+            fix="run `voxstill shard`; it resumes where it stopped",
         )
     return ShardFigures.from_dict(counted)
 
 
 def version(store: Store, prefix: str) -> str:
-    """Hash all sidecars: training on equal ones is the same training. DataError where the shards are not finished."""
+    """Hash all sidecars: training on equal ones is the same training. DataError if the shards are not finished."""
     digest = hashlib.sha256()
     for index in range(figures(store, prefix).shards):
         digest.update(hashlib.sha256(store.read(f"{prefix}/{sidecar_name(index)}".lstrip("/"))).digest())
@@ -181,7 +181,7 @@ def version(store: Store, prefix: str) -> str:
 def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -> Iterator[Any]:
     """Each sidecar as an Arrow table: the fields of `Sample` and `shard`, the number of its tar, in stored order.
 
-    DataError where the shards are not finished, or are not what `_SUCCESS.json` counted.
+    DataError if the shards are not finished, or are not what `_SUCCESS.json` counted.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -200,6 +200,6 @@ def sidecars(store: Store, prefix: str, splits: Sequence[Split] | None = None) -
         raise DataError(
             f"the shards in `{store.uri(prefix)}` have changed",
             code="table-broken",
-            why=f"{num_rows} utterances are there and {tables.SUCCESS} counted {counted.utterances}",
+            why=f"{num_rows} utterances are there, but {tables.SUCCESS} has {counted.utterances}",
             fix="run `voxstill verify WORK --repair`, or remove them and run `voxstill shard` again",
         )

@@ -43,7 +43,7 @@ class Entry:
 class Store:
     """Keys below one root. Roots in one bucket share one client; pickles as its root, which holds no credentials.
 
-    `root` is a folder or any address but a single object's; StorageError where such an address cannot be read.
+    `root` is a folder or any address but a single object's; StorageError if such an address cannot be read.
     """
 
     def __init__(self, root: str) -> None:
@@ -51,7 +51,7 @@ class Store:
         self._base, self._prefix = (self.root, "") if is_local(self.root) else locate(self.root)
         if not is_local(self.root):
             if redact_uri(self.root) != self.root:
-                why = "a user or a query in it may be credentials, and it is written down in many places"
+                why = "a user or a query in it may be credentials, and the address is written to logs and tables"
                 raise StorageError(
                     f"cannot open `{redact_uri(root)}`",
                     code="credentials-in-address",
@@ -72,14 +72,14 @@ class Store:
         return f"{self.root}{name}" if self.root.endswith("/") else f"{self.root}/{name}"
 
     def read(self, key: str) -> bytes:
-        """All bytes of `key`; StorageError where it is absent or cannot be read."""
+        """All bytes of `key`; StorageError if it is absent or cannot be read."""
         try:
             return self._bytes(key)
         except Exception as error:
             raise storage_error("read", self.uri(key), error) from None
 
     def read_or_none(self, key: str, max_bytes: int | None = None) -> bytes | None:
-        """`read`, or None where it is absent; DataError where it has more than `max_bytes`."""
+        """`read`, or None if it is absent; DataError if it has more than `max_bytes`."""
         try:
             return self._bytes(key, max_bytes=max_bytes)
         except FileNotFoundError:
@@ -109,12 +109,12 @@ class Store:
                 if is_answer_lost and (current := self.read_or_none(key)) is not None:
                     return current == data
                 if retries.are_spent:
-                    why = "the server says that it exists, and that it does not"
+                    why = "the server reports both that it exists and that it does not"
                     raise StorageError(
                         f"cannot write `{redact_uri(self.uri(key))}`",
                         code="storage-failed",
                         why=why,
-                        fix="let nobody else write there",
+                        fix="make sure that no other program writes there",
                     ) from None
                 # 409 may also mean that it was being removed: then it is not there, and we try again
             except Exception as error:
@@ -177,7 +177,7 @@ class Store:
                 return
             except FileNotFoundError:
                 return
-            except Exception as error:  # the client does not ask again for a page that broke off in the middle
+            except Exception as error:  # the client does not retry a page that was interrupted
                 if not is_transient(error) or retries.are_spent:
                     raise storage_error("list", self.uri(prefix), error) from None
             retries.pause()
@@ -203,17 +203,17 @@ class Store:
         return True
 
     def read_json(self, key: str, max_bytes: int = MAX_JSON_BYTES) -> dict[str, object] | None:
-        """The object in `key`, None where there is none; DataError where it is no JSON object, or too long a one."""
+        """The object in `key`, None if there is none; DataError if it is no JSON object, or too long a one."""
         data = self.read_or_none(key, max_bytes)
         if data is None:
             return None
         try:
             value: object = json.loads(data)
             if not isinstance(value, dict):
-                raise ValueError(f"it holds a {type(value).__name__}")
+                raise ValueError(f"it contains a {type(value).__name__}")
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"`{self.uri(key)}` is no JSON object",
+                f"`{self.uri(key)}` is not a JSON object",
                 code="table-broken",
                 why=str(error),
                 fix="remove the file and run the step again",
@@ -242,7 +242,7 @@ class Store:
         client(self._base, purpose).put(self._path(key), data, mode=mode, use_multipart=False)
 
     def _bytes(self, key: str, options: GetOptions | None = None, max_bytes: int | None = None) -> bytes:
-        """The client asks again by itself, but not where an answer that there is no such object breaks off."""
+        """The client retries by itself, but not if the answer that an object does not exist is interrupted."""
         if is_local(self.root):  # the client would wait at a pipe
             check_file(f"{self.root}/{key}")
         retries = Retries()

@@ -74,7 +74,7 @@ def arrow_to_parquet(table: pa.Table) -> bytes:
 
 
 def from_parquet(data: bytes, kind: type[Row], where: str = "a table", names: Sequence[str] | None = None) -> list[Row]:
-    """The rows of one Parquet file; DataError where it is torn or of another kind.
+    """The rows of one Parquet file; DataError if it is torn or of another kind.
 
     With `names` only those fields are read, and the others have their defaults.
     """
@@ -91,7 +91,7 @@ def to_arrow(
     wanted = [field for field in schema(kind) if names is None or field.name in names]
     file = parquet.decode(data, where, what)
     try:
-        there = set(file.schema_arrow.names)  # which is computed anew each time that it is asked for
+        there = set(file.schema_arrow.names)  # which is computed again each time that it is asked for
         present = [field.name for field in wanted if field.name in there]
         data_table = file.read(columns=present, use_threads=False)
         num_rows = file.metadata.num_rows
@@ -241,7 +241,8 @@ def doubled_ids(where: str, what: str) -> DataError:
     return DataError(
         f"`{where}` has {what} twice",
         code="table-broken",
-        why="two commands wrote it at the same time, as versions before the lease allowed, or a part was copied",
+        why="two commands wrote it at the same time, which was possible in versions without the lease, or a part "
+        "was copied",
         fix="run `voxstill verify WORK --repair`, with the options that the table was made with",
     )
 

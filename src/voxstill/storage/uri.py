@@ -68,7 +68,7 @@ def split_range(uri: str) -> tuple[str, ByteRange | None]:
 
 
 def locate(uri: str) -> Location:
-    """Bucket or host, and key there; StorageError where it names none, or holds credentials that nothing would use."""
+    """Bucket or host, and key there; StorageError if it names none, or holds credentials that nothing would use."""
     scheme, _, rest = uri.partition("://")
     match = USER.match(rest)
     user, rest = (match[0], rest[match.end() :]) if match else ("", rest)
@@ -77,7 +77,7 @@ def locate(uri: str) -> Location:
         rest, mark, query = rest.partition("?")
         query, rest = mark + query, unquote(rest)
     elif user:
-        why = "it holds credentials, which nothing here would use"
+        why = "it contains credentials, which are never used from an address"
         raise StorageError(
             f"cannot open `{redact_uri(uri)}`",
             code="credentials-in-address",
@@ -89,7 +89,7 @@ def locate(uri: str) -> Location:
         raise StorageError(
             f"cannot open `{redact_uri(uri)}`",
             code="address-unusable",
-            why="it names no bucket or host",
+            why="it has no bucket or host",
             fix="check the address",
         )
     return Location(f"{scheme}://{user}{host}{query}", key)

@@ -38,7 +38,7 @@ def prefix(kind: Kind, recipe: str) -> str:
 def recipe(work: Store, kind: Kind, *parts: object) -> str:
     """Name of the table that these sections and values make: the hash of the sections' identities and of the values.
 
-    Where version 0.1 has made or begun the table, it is the name that it had there.
+    Where version 0.1 has made or started the table, it is the name that it had there.
     """
     hashed = [config.identity(part) if isinstance(part, BaseModel) else part for part in parts]
     return begun(work, kind, fingerprint(*hashed), legacy.recipe(*parts))
@@ -60,7 +60,7 @@ def _is_begun(work: Store, kind: Kind, recipe: str) -> bool:
 @functools.cache
 def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
     log.info(
-        "`%s`: an earlier version made or began these %s as %s: they are not made again as %s",
+        "`%s`: an earlier version made or started these %s as %s: they are not made again as %s",
         root,
         kind,
         former,
@@ -69,7 +69,7 @@ def _tell_former(root: str, kind: Kind, recipe: str, former: str) -> None:
 
 
 def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | None:
-    """The figures of a finished table; None where it is not finished, DataError where they are not what was written."""
+    """The figures of a finished table; None if it is not finished, DataError if they are not what was written."""
     table = prefix(figures_type.kind, recipe)
     data = work.read_or_none(f"{table}/{tables.SUCCESS}", MAX_JSON_BYTES)
     if data is None:
@@ -81,14 +81,14 @@ def success(work: Store, figures_type: type[Figures], recipe: str) -> Figures | 
 
 
 def parsed(work: Store, figures_type: type[Figures], recipe: str, data: bytes) -> Figures:
-    """The figures in a `_SUCCESS.json`; DataError where they are not those of the table of this recipe."""
+    """The figures in a `_SUCCESS.json`; DataError if they are not those of the table of this recipe."""
     where = work.uri(f"{prefix(figures_type.kind, recipe)}/{tables.SUCCESS}")
     figures = figures_type.from_dict(checked_json.decode(data, where))
     if not figures.recipe:
         raise DataError(
             f"`{redact_uri(where)}` is not what was written",
             code="table-broken",
-            why="it does not say the recipe of its table",
+            why="it does not contain the recipe of its table",
             fix=f"run: voxstill verify {redact_uri(work.root)} --repair",
         )
     return figures
@@ -108,7 +108,7 @@ def finish(work: Store, figures: TableFigures) -> None:
 def finished(work: Store, figures_type: type[Figures], wanted: str | None = None) -> Figures:
     """The figures of the table to read: the wanted recipe where it is finished, else the only finished one.
 
-    DataError where there is none, or where several are finished and none is wanted: a guess would be silent.
+    DataError if there is none, or where several are finished and none is wanted: a guess would be silent.
     """
     if wanted is not None and (figures := success(work, figures_type, wanted)) is not None:
         return figures
@@ -120,13 +120,13 @@ def finished(work: Store, figures_type: type[Figures], wanted: str | None = None
         raise DataError(
             f"`{work.root}` has no finished {kind}",
             code="step-unfinished",
-            why=f"`voxstill {step}` has not ended there",
+            why=f"`voxstill {step}` has not finished there",
             fix=f"run: voxstill {step} {work.root if kind != 'utterances' else 'SOURCE --work ' + work.root}",
         )
     raise DataError(
         f"`{work.root}` has {kind} of several recipes: {', '.join(recipes)}",
         code="several-recipes",
-        why="none of them is the one this configuration makes",
+        why="none of them is that of this configuration",
         fix=f"give the configuration that made them with --config, or run `voxstill {step}` with this one first",
     )
 
@@ -138,7 +138,7 @@ def finished_recipes(work: Store, kind: Kind) -> list[str]:
 
 
 def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
-    """The figures of the table of this recipe and of no other; DataError where it is not finished."""
+    """The figures of the table of this recipe and of no other; DataError if it is not finished."""
     figures = success(work, figures_type, recipe)
     if figures is None:
         there = ", ".join(finished_recipes(work, figures_type.kind)) or "none"
@@ -146,6 +146,6 @@ def named(work: Store, figures_type: type[Figures], recipe: str) -> Figures:
             f"`{work.root}` has no finished {figures_type.kind} of the recipe `{recipe}`",
             code="step-unfinished",
             why=f"finished are: {there}",
-            fix=f"name one of them, or run `voxstill {figures_type.step}` first",
+            fix=f"set one of them, or run `voxstill {figures_type.step}` first",
         )
     return figures

@@ -56,7 +56,7 @@ class LiveTranscription:
         self.partial_every_ms = partial_every_ms
         self._detector = vad.SpeechDetector()
         self._audio_T, self._first = _NO_SAMPLES, 0  # the samples that are kept, and the position of their first
-        self._probs: list[float] = []  # of speech in each window since the segment began
+        self._probs: list[float] = []  # of speech in each window since the segment started
         self._detected = self._closed = 0  # how far the VAD is, and the end of the last segment
         self._is_speech = False
         self._speech: tuple[int, int] | None = None  # start and end of the speech since the last pause
@@ -92,7 +92,7 @@ class LiveTranscription:
         return self._first + len(self._audio_T)
 
     def feed(self, samples_T: NDArray[np.int16]) -> list[Event]:
-        """Take the next samples, of any number; return what they began and ended."""
+        """Take the next samples, of any number; return what they started and ended."""
         self._audio_T = np.concatenate([self._audio_T, samples_T])
         events: list[Event] = []
         if not self.endpointing and self._open is None and len(samples_T):
@@ -121,7 +121,7 @@ class LiveTranscription:
         self._drop_before(self._end)
 
     def next_part(self) -> SegmentPart | None:
-        """Return what is to be transcribed now; None where nothing is, or where a part has no answer yet.
+        """Return what is to be transcribed now; None if nothing is, or where a part has no answer yet.
 
         Whole parts come first, in order.
         """
@@ -186,7 +186,7 @@ class LiveTranscription:
         )
 
     def _take_window(self, prob: float) -> list[Event]:
-        """Take the probability of speech in the next window; return what it began and ended."""
+        """Take the probability of speech in the next window; return what it started and ended."""
         cfg, events = self.segment, list[Event]()
         start, end = self._detected, self._detected + vad.WINDOW
         self._detected = end

@@ -27,7 +27,7 @@ class PcmStream:
         return samples_T if self._rate_hz == RATE_HZ else self._resample(samples_T, last=False)
 
     def flush(self) -> NDArray[np.int16]:
-        """Return the samples that are left; what is fed afterwards begins anew."""
+        """Return the samples that are left; what is fed afterwards begins again."""
         self._half = b""
         if self._rate_hz == RATE_HZ:
             return np.zeros(0, np.int16)

@@ -66,7 +66,7 @@ def synthesize(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[NDArr
 
 
 def speak(jobs: Sequence[SpeechJob], processes: int = 1) -> Generator[Speech]:
-    """Synthesise each job at 16 kHz, in order; DataError where a voice is unknown or gives no samples."""
+    """Synthesise each job at 16 kHz, in order; DataError if a voice is unknown or gives no samples."""
     workers = [_start(jobs[first::processes]) for first in range(min(processes, len(jobs)))]
     try:
         for number, job in enumerate(jobs):
@@ -107,10 +107,10 @@ def _read_speech(worker: subprocess.Popen[bytes], job: SpeechJob) -> Speech:
     raw, words = worker.stdout.read(num_bytes), worker.stdout.read(8 * num_words)
     if not raw:
         raise DataError(
-            f"espeak-ng cannot say `{job.text}` with the voice `{job.voice}`",
+            f"espeak-ng cannot speak `{job.text}` with the voice `{job.voice}`",
             code="espeak-voice",
             why="it has no such voice, the text has no sounds, or its process ended",
-            fix="give a language that it has (`en`, `de`), an accent and variant (`en-us+m1`), or another text",
+            fix="use a language that it has (`en`, `de`), an accent and variant (`en-us+m1`), or another text",
         )
     samples_T: NDArray[np.int16] = soxr.resample(np.frombuffer(raw, np.int16), ESPEAK_RATE_HZ, RATE_HZ)
     begun = {position: first / ESPEAK_RATE_HZ for position, first in struct.iter_unpack("<II", words)}

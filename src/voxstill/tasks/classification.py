@@ -39,7 +39,7 @@ def column_of(cfg: Config) -> str:
 
 
 def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -> TrainingSetup:
-    """Build a student that learns which class each utterance is of; DataError where all are of one."""
+    """Build a student that learns which class each utterance is of; DataError if all are of one."""
     column, speakers = column_of(cfg), cfg.student.task == "speakers"
     with fabric.rank_zero_first():  # which makes names and index, for the others to open
         frontend = frontend_of(cfg, noise.load(cfg.augment))
@@ -58,7 +58,7 @@ def build(fabric: Fabric, cfg: Config, run: RunDir, store: Store, prefix: str) -
         model=model,
         task=task,
         data=corpus,
-        about=f"{about} that tells {'speakers' if speakers else 'classes'} apart",
+        about=f"{about} that distinguishes {'speakers' if speakers else 'classes'}",
         notes={"classes": len(names)},
         error=f"dev_{task.dev_figure}",
         save=save,
@@ -71,7 +71,7 @@ def corpus_of(
 ) -> tuple[Classified, list[str]]:
     """Open the shards below `prefix` as one rank learns from them, and the names of their classes.
 
-    Both are written below `run` where they are not there yet. DataError where all utterances are of one class.
+    Both are written below `run` where they are not there yet. DataError if all utterances are of one class.
     """
     column = column_of(cfg)
     names = _names(run, store, prefix, cfg)
@@ -115,10 +115,10 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
     names = sorted({name for name in Classified.texts(store, prefix, "train", normalize, column) if name})
     if len(names) < 2:
         raise DataError(
-            f"there is nothing to tell apart: the train split has {len(names)} classes by `{column}`",
+            f"there are too few classes: the train split has {len(names)} classes by `{column}`",
             code="too-few-classes",
             why=f"all are `{names[0]}`" if names else f"no utterance has a {column}",
-            fix="set `student.target` to what names the classes; what a manifest may say is in docs/sources.md",
+            fix="set `student.target` to the field of the classes; docs/sources.md lists the fields of a manifest",
         )
     run.corpus.mkdir(parents=True, exist_ok=True)
     write_atomically(path, checked_json.encode({"classes": names}))
@@ -126,20 +126,21 @@ def _names(run: RunDir, store: Store, prefix: str, cfg: Config) -> list[str]:
 
 
 def _kept_names(run: RunDir) -> list[str]:
-    """The classes that another start of a training found; DataError where the file is not what was written."""
+    """The classes that another start of a training found; DataError if the file is not what was written."""
     path = run.corpus / _NAMES
     try:
         data = path.read_bytes()
         is_earlier = data.startswith(b"[")  # earlier versions wrote the list alone
         names = json.loads(data) if is_earlier else checked_json.decode(data, str(path))["classes"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("it is no list of names")
+            raise ValueError("it is not a list of names")
     except (DataError, OSError, ValueError, KeyError, RecursionError) as error:
         raise DataError(
-            f"`{path}` holds no classes of a student",
+            f"`{path}` contains no classes of a student",
             code="checkpoint-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
-            fix="restore it from a copy: checkpoints are of these classes; without any, remove it and train again",
+            fix="restore it from a copy: checkpoints are of these classes; if there are none, remove it and train "
+            "again",
         ) from None
     return names
 

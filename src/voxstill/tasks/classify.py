@@ -55,7 +55,7 @@ class ClassifyTask:
     def validate(self, model: nn.Module, batches: Iterable[DevBatch]) -> dict[str, float] | None:
         """Return the share of utterances taken for another class; of new speakers, the equal error rate of all pairs.
 
-        None where there is nothing to judge by.
+        None if there is nothing to judge by.
         """
         if self.verifies:
             return self._verify(model, batches)
@@ -87,7 +87,7 @@ class ClassifyTask:
 
     @torch.no_grad()
     def decode(self, model: nn.Module, batch: Batch) -> list[Hypothesis]:
-        """Return the likeliest class of each utterance, in the order of the batch."""
+        """Return the most likely class of each utterance, in the order of the batch."""
         return classify(model, self.frontend, self.names, batch.audio_BT, batch.audio_len_B, batch.ids)[0]
 
     @torch.no_grad()

@@ -29,7 +29,7 @@ from voxstill.text.tokenizer import Tokenizer
 from voxstill.training.task import DevBatch, StepContext
 
 _FIRST_PLAN, _PLAN, _DEV_PLAN = "first.plan", "epoch.plan", "dev.plan"
-"""Files of plans that are kept. A training that goes on begins with the first one: it tells the steps of an epoch."""
+"""Files of plans that are kept. A training that continues begins with the first one: it tells the steps of an epoch."""
 Normal = Callable[[str], str]
 Prepared = TypeVar("Prepared")
 
@@ -86,7 +86,7 @@ class Corpus:
             raise DataError(
                 "there is nothing to learn: the loss of every utterance has weight 0",
                 code="nothing-to-train-on",
-                why="so the shards say, or `train.dataset_weights` and the like",
+                why="the weights come from the shards, `train.dataset_weights` and similar options",
                 fix="give some utterances a weight above 0",
             )
         self._sampling_rate = self._train.sampling_rate(cfg.plan)
@@ -169,7 +169,7 @@ class Corpus:
         shutil.rmtree(self._cache_dir.folder, ignore_errors=True)
 
     def _tempos(self, epoch: int) -> Tempos:
-        """A tempo for each utterance. What would not fit into a batch, into what the student hears at once, or into
+        """A tempo for each utterance. What would not fit into a batch, into the longest input of the student, or into
         CTC keeps its own, so that each epoch has the same utterances."""
         part, cfg, frontend = self._train, self._cfg, self._frontend
         tempo_N = tempos(len(part), cfg.augment.tempo, seed=cfg.seed, epoch=epoch)

@@ -25,7 +25,7 @@ _REASONS = {"empty": "without_a_class", "too_short_for_ctc": "too_short"}
 
 
 class LabelEncoder:
-    """A `Tokenizer` of classes: each is one token, its place among the names; what is no name has none."""
+    """A `Tokenizer` of classes: each is one token, its place among the names; what is not a name has none."""
 
     unit = "class"
 
@@ -49,8 +49,8 @@ class LabelEncoder:
 class Classified(Corpus):
     """A `Data` whose utterances have one of the `names` each, by a `column` of the sidecars.
 
-    What has none is left out of the training and counted; so is what the dev split has of classes that training never
-    hears. Where speakers are told apart and those of the dev split are new, they are compared with each other.
+    What has none is left out of the training and counted; so is what the dev split has of classes that are not in
+    training. Where speakers are distinguished and those of the dev split are new, they are compared with each other.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Classified(Corpus):
         )
         strange = {name for name in self._dev_texts.values() if name} - set(names)
         self.verifies = cfg.student.task == "speakers" and bool(strange)
-        if rank == 0:  # one of them tells what all leave out
+        if rank == 0:  # one of them logs what all leave out
             self._tell(strange, column)
 
     def _tell(self, strange: set[str], column: str) -> None:
@@ -82,9 +82,13 @@ class Classified(Corpus):
         if strange and not self.verifies:
             num = sum(name in strange for name in self._dev_texts.values())
             shown = ", ".join(sorted(strange)[:5])
-            log.warning("train: %d utterances of the dev split are of classes not learnt (%s): left out", num, shown)
+            log.warning(
+                "train: %d utterances of the dev split are of classes that are not in training (%s): left out",
+                num,
+                shown,
+            )
         if self.verifies and len(set(self._dev_texts.values()) - {""}) < 2:
-            log.warning("train: the dev split has one speaker, and a new one: it cannot be judged by, two could be")
+            log.warning("train: the dev split has only one speaker, who is not in training: validation needs two")
 
     def _loss_weights(self, cfg: Train, tokenizer: Tokenizer | None) -> LossWeights:
         weights = super()._loss_weights(cfg, tokenizer)
@@ -92,7 +96,7 @@ class Classified(Corpus):
         return dataclasses.replace(weights, classes=cfg.class_weights, class_names=names)
 
     def _counted(self, part: shard_index.ShardIndex) -> Ints:
-        # a speaker that is new has no token, and is heard all the same
+        # a new speaker has no token, but its audio is used nevertheless
         return np.ones_like(part.num_tokens) if part is self._dev and self.verifies else part.num_tokens
 
     def _planned(

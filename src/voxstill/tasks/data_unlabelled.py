@@ -61,7 +61,7 @@ class Unlabelled(Corpus):
         num_masked_N = self._masks.num_masked(cropped_N)
         if len(num_masked_N) and not num_masked_N.any():
             raise DataError(
-                "no utterance is long enough to be learnt from",
+                "no utterance is long enough for pre-training",
                 code="nothing-to-train-on",
                 why=f"all {len(num_masked_N):,} are too short to mask {cfg.pretrain.min_masks} spans and leave one",
                 fix=_SHORTER_MASKS,

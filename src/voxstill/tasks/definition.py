@@ -52,7 +52,7 @@ class TaskDefinition(Protocol):
 
 @runtime_checkable
 class SavedTask(TaskDefinition, Protocol):
-    """A task whose checkpoints can be judged and used while the training goes on: it makes a model folder of one."""
+    """A task whose checkpoints can be judged and used while the training continues: it makes a model folder of one."""
 
     def save(self, cfg: Config, run: RunDir, weights: dict[str, Tensor], output: RunDir) -> None:
         """Write the student of an experiment with these weights as `output.model`."""

@@ -160,9 +160,9 @@ def _autocast(batch: Batch) -> torch.autocast:
 
 
 def load(cfg: Config, vocabulary: Tokenizer) -> DistillationTeacher | None:
-    """Load the teacher of `train.distill`; None where there is none.
+    """Load the teacher of `train.distill`; None if there is none.
 
-    ConfigError where its outputs cannot be compared with those of the student, DataError where it cannot be read.
+    ConfigError if its outputs cannot be compared with those of the student, DataError if it cannot be read.
     """
     distill = cfg.train.distill
     if distill.checkpoint is None:
@@ -182,15 +182,15 @@ def _check_kind(cfg: Config, kind: students.Kind, model_type: str) -> None:
         raise ConfigError(
             f"`train.distill.checkpoint` is a `{model_type}`, and the student is of kind `{student}`",
             code="distill-mismatch",
-            why=f"such a student learns the outputs of a teacher of kind {' or '.join(_COMPARABLE[student])}",
-            fix="name such a model; or set `train.distill.weight: 0` and `train.distill.layers`, for any encoder",
+            why=f"such a student can only learn the outputs of a teacher of kind {' or '.join(_COMPARABLE[student])}",
+            fix="use such a model; or set `train.distill.weight: 0` and `train.distill.layers`, for any encoder",
         )
     if kind == "ctc" and student != "ctc" and not cfg.train.auxiliary_ctc:
         raise ConfigError(
-            "the outputs of `train.distill.checkpoint` have no use",
+            "the outputs of `train.distill.checkpoint` have no effect",
             code="option-unused",
-            why="a transducer learns the frames of CTC by its auxiliary one, and `train.auxiliary_ctc` is 0",
-            fix=f"set it above 0, name a teacher of kind {student}, or set `train.distill.weight: 0`",
+            why="a transducer learns the frames of a CTC teacher by its auxiliary CTC, and `train.auxiliary_ctc` is 0",
+            fix=f"set it above 0, use a teacher of kind {student}, or set `train.distill.weight: 0`",
         )
 
 
@@ -207,15 +207,15 @@ def _check_tokenizer(cfg: Config, vocabulary: Tokenizer, folder: str, num_output
             f"`{cfg.train.distill.checkpoint}` has another tokenizer than the student",
             code="distill-mismatch",
             why="distributions over other tokens cannot be compared",
-            fix="leave `student.units` at `auto`, which takes that of the teacher; a Whisper needs a "
-            "`student.checkpoint` with that tokenizer; or set `train.distill.weight: 0` and compare layers alone",
+            fix="leave `student.units` at `auto`, which uses that of the teacher; a Whisper needs a "
+            "`student.checkpoint` with that tokenizer; or set `train.distill.weight: 0` and compare only layers",
         )
 
 
 def attach(student: PreTrainedModel, teacher: DistillationTeacher, seed: int) -> None:
     """Make a student ready for its teacher: where the widths of two layers differ it gets a projection between them.
 
-    ConfigError where there is no such layer, or both are TDT transducers with other durations.
+    ConfigError if there is no such layer, or both are TDT transducers with other durations.
     """
     durations = students.durations(teacher.model)
     if teacher.cfg.weight and durations and durations != students.durations(student):
@@ -236,10 +236,10 @@ def attach(student: PreTrainedModel, teacher: DistillationTeacher, seed: int) ->
             ):
                 if not 1 <= number <= num:
                     raise ConfigError(
-                        f"`train.distill.layers` names layer {number} of the {who}",
+                        f"`train.distill.layers` contains layer {number} of the {who}",
                         code="distill-mismatch",
                         why=f"its encoder has the layers 1 to {num}",
-                        fix="name one of them; the mapping goes from layers of the student to layers of the teacher",
+                        fix="use one of them; the mapping goes from layers of the student to layers of the teacher",
                     )
             width, teacher_width = stack.config.hidden_size, teacher_stack.config.hidden_size
             if width != teacher_width:

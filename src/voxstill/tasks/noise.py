@@ -24,7 +24,7 @@ MOST_S = {"augment.noise": 7200, "augment.rirs": 600}
 def load(cfg: Augment) -> NoiseBank:
     """What `augment.noise` and `augment.rirs` name: all of it, or as many files as are kept, the same each time.
 
-    A file that cannot be read is named in the log; DataError where none can.
+    A file that cannot be read is named in the log; DataError if none can.
     """
     return NoiseBank.from_recordings(_read("augment.noise", cfg.noise), _read("augment.rirs", cfg.rirs))
 
@@ -35,7 +35,7 @@ def _read(option: str, uri: str | None) -> list[Tensor]:
     uris = sorted({entry.uri for entry in scan(Source(uri=uri))})
     random.Random(0).shuffle(uris)  # of a corpus that is too large something of everything is kept
     kept: list[Tensor] = []
-    num_left, reason = MOST_S[option] * RATE_HZ, f"there is no file in {redact_uri(uri)}"
+    num_left, reason = MOST_S[option] * RATE_HZ, f"there are no files in {redact_uri(uri)}"
     with Decoder(Engine().decode_s, Engine().decode_mb) as decoder:
         for file_uri in uris:
             try:
@@ -46,10 +46,8 @@ def _read(option: str, uri: str | None) -> list[Tensor]:
                 continue
             num_left -= len(kept[-1])
             if num_left <= 0:
-                log.info("%s: of %d files %d are kept, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
+                log.info("%s: %d files, %d of them used, %.1f h", option, len(uris), len(kept), MOST_S[option] / 3600)
                 break
     if not kept:
-        raise DataError(
-            f"`{option}` has no audio", code="no-audio", why=reason, fix="name a folder with audio files in it"
-        )
+        raise DataError(f"`{option}` has no audio", code="no-audio", why=reason, fix="give a folder with audio files")
     return kept

@@ -1,4 +1,4 @@
-"""Learning to hear without labels: a part of each utterance is hidden, and the model is to say what was there.
+"""Self-supervised learning: a part of each utterance is masked, and the model is to predict it.
 
 How much is hidden of an utterance depends on its length alone (`contrastive.num_masked`). So the plan knows it of every
 step, and all ranks divide by the same count without asking each other.
@@ -31,8 +31,8 @@ _AGAIN = 1000
 """Steps until it is said again."""
 _NOISE = 0.1
 """Deviation of what stands where features are hidden."""
-_COLLAPSED = "raise `pretrain.diversity_weight`, lower `train.lr` or raise `train.warmup`, and begin anew"
-_MONOTONE = "the audio is all alike, as silence is; listen to it"
+_COLLAPSED = "raise `pretrain.diversity_weight`, lower `train.lr` or raise `train.warmup`, and start again"
+_MONOTONE = "all audio is the same, such as silence; listen to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class Masks:
 
 
 class ContrastiveTask:
-    """A `Task`: wav2vec 2.0, which tells the code of a hidden frame from those of others (Baevski et al. 2020)."""
+    """A `Task`: wav2vec 2.0, which distinguishes the code of a masked frame from those of others (Baevski et al.
+    2020)."""
 
     unit: Unit = "masked frames"
 
@@ -218,7 +219,7 @@ class RandomCodesTask:
 def _dev_figures(
     task: Task, model: nn.Module, batches: Iterable[DevBatch], names: Sequence[str], seed: int
 ) -> dict[str, float] | None:
-    """Sum figures of the loss over the dev split, masked in the same places each time; None where there is none."""
+    """Sum figures of the loss over the dev split, masked in the same places each time; None if there is none."""
     device = next(model.parameters()).device
     sums, num = dict.fromkeys(names, 0.0), 0
     for k, dev in enumerate(batches):
@@ -248,7 +249,8 @@ class Watch:
         perplexity, accuracy, chance = (self._mean[name] for name in ("perplexity", "accuracy", "chance"))
         if self._says("perplexity", perplexity < 2 * self._groups):
             log.warning(
-                "step %d: %.1f codes are in use, all %d code books together, where one of each is the least: %s",
+                "step %d: %.1f codes are in use in all %d codebooks together, where one per codebook is the "
+                "minimum: %s",
                 step,
                 perplexity,
                 self._groups,
@@ -256,8 +258,9 @@ class Watch:
             )
         if self._says("accuracy", accuracy < 1.5 * chance):
             log.warning(
-                "step %d: %.2f %% of the hidden frames are found, by chance alone it were %.2f %%; this passes where"
-                " the learning rate is still rising, else lower `train.lr` or take larger batches (`plan.budget_ms`)",
+                "step %d: %.2f %% of the masked frames are identified, by chance it would be %.2f %%; this is "
+                "temporary while"
+                " the learning rate is still rising, else lower `train.lr` or use larger batches (`plan.budget_ms`)",
                 step,
                 100 * accuracy,
                 100 * chance,

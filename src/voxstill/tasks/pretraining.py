@@ -46,7 +46,7 @@ def begun(cfg: Config) -> tuple[Frontend, Any, ContrastiveTask | RandomCodesTask
 
 
 def _normalization(cfg: Config) -> Normalization | None:
-    """That of a new BEST-RQ model, as of a new student; None where a checkpoint or a waveform decides."""
+    """That of a new BEST-RQ model, as of a new student; None if a checkpoint or a waveform decides."""
     is_new_best_rq = cfg.pretrain.method == "best_rq" and cfg.pretrain.checkpoint is None
     return cfg.student.normalization if is_new_best_rq else None
 

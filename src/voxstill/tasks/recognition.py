@@ -165,16 +165,16 @@ def vocabulary_of(run: RunDir, texts: Iterable[str], cfg: Config, frontend: Fron
 
 
 def _kept_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary that another start of a training made; DataError where the file is not what was written."""
+    """The vocabulary that another start of a training made; DataError if the file is not what was written."""
     try:
         kept: Any = checked_json.decode(path.read_bytes(), str(path))
         return Vocabulary(kept["unit"], tuple(kept["pieces"]), tuple((left, right) for left, right in kept["merges"]))
     except (DataError, OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"`{path}` holds no vocabulary of a student",
+            f"`{path}` contains no vocabulary of a student",
             code="checkpoint-broken",
             why=error.why if isinstance(error, DataError) else first_line(error),
-            fix="restore it from a copy: checkpoints are of its pieces; without any, remove it and train again",
+            fix="restore it from a copy: checkpoints are of its pieces; if there are none, remove it and train again",
         ) from None
 
 

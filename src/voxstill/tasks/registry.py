@@ -19,7 +19,7 @@ _FALLBACK = "recognition"
 
 
 def find(name: str) -> TaskDefinition:
-    """Return the task of that name; ConfigError where there is none or it cannot be imported."""
+    """Return the task of that name; ConfigError if there is none or it cannot be imported."""
     return TASKS.find(name)
 
 
@@ -31,11 +31,11 @@ def names() -> list[str]:
 def name_of(target: str) -> str:
     """Return the name of the task that an experiment folder or a model folder is of; `recognition` where none knows.
 
-    An exported student is a recogniser, and no task is imported to say so.
+    An exported student is a recogniser, and no task is imported to find that out.
     """
     try:
         is_exported = exported.locate(target) is not None
-    except DataError:  # it is not on the Hub, or the Hub is not there: what loads it tells
+    except DataError:  # it is not on the Hub, or the Hub is not there: loading it reports that
         is_exported = False
     return _FALLBACK if is_exported else _claim(target)[0]
 
@@ -72,7 +72,9 @@ def _claim(target: str) -> tuple[str, TaskDefinition]:
             log.warning("left out: the task `%s` fails on `%s`: %s: %s", name, target, type(error).__name__, error)
             broken.append(name)
     if broken:
-        log.warning("no task knows `%s`, and %s could not be asked; it is read as a recogniser", target, _list(broken))
+        log.warning(
+            "no task recognises `%s`, and %s could not be checked; it is loaded as a recogniser", target, _list(broken)
+        )
     if not on_hub(target):
         model_folder(target)
     return _FALLBACK, TASKS.find_built_in(_FALLBACK)
@@ -96,7 +98,7 @@ def _list(tasks: list[str]) -> str:
 def _misfit(task: object) -> Misfit | None:
     """What of the protocol a task lacks."""
     if isinstance(task, type):
-        return Misfit(f"`{task.__name__}` is a class", "name an object of that class")
+        return Misfit(f"`{task.__name__}` is a class", "give an object of that class")
     return methods_misfit(task, type(task), METHODS, "voxstill.tasks.definition.TaskDefinition")
 
 

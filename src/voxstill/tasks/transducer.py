@@ -41,7 +41,7 @@ class TransducerTask(CtcTask):
         rnnt = (loss_B * batch.weight_B).sum() / context.num_tokens
         loss = Loss(rnnt)
         if self.train_cfg.auxiliary_ctc:
-            # left alone, the predictor learns the texts by heart before the encoder hears anything
+            # left alone, the predictor memorises the texts before the encoder learns anything
             logits_BFV = students.frame_logits(model, encoded_BFP, blank_id)
             alone = self.alone(logits_BFV, out_B, batch, model_input.frame_ms_B, context, taught)
             loss = Loss(rnnt + self.train_cfg.auxiliary_ctc * alone.value, {"rnnt": rnnt.detach(), **alone.figures})

@@ -44,7 +44,7 @@ class ConsensusTeacher:
         raise TeacherError(
             "a consensus cannot transcribe audio",
             code="wrong-model",
-            why="it is made of the labels of others",
+            why="it is made from the labels of other teachers",
             fix="run `voxstill label` with it",
         )
 

@@ -1,4 +1,4 @@
-"""The teacher `corrected`: what people judged or corrected in `voxstill explore --edit`; no audio is transcribed.
+"""The teacher `corrected`: judgements or corrected in `voxstill explore --edit`; no audio is transcribed.
 
 What was judged right or corrected is a label; what was judged wrong is none. The rest has the labels of another
 teacher, where `of` names them, else none.
@@ -33,7 +33,7 @@ class CorrectedOptions(Section):
 
 
 class CorrectedTeacher:
-    """Returns what people judged; its labels have no confidence, so no threshold drops them for a low one."""
+    """Returns judgements; its labels have no confidence, so no threshold drops them for a low one."""
 
     Options: ClassVar[type[Section]] = CorrectedOptions
     reads_texts: ClassVar[bool] = False
@@ -52,13 +52,13 @@ class CorrectedTeacher:
         return fingerprint(ALGORITHM, judged, labels)
 
     def load(self) -> None:
-        """Index the labels of the other teacher; TeacherError where there is none and nobody has judged anything."""
+        """Index the labels of the other teacher; TeacherError where there is none and no judgements either."""
         if not self._corrections and self._of is None:
             raise TeacherError(
                 f"`{self._store.root}` has no judgements",
                 code="step-unfinished",
-                why="nobody has judged a label there, or all judgements were taken back",
-                fix=f"judge some: voxstill explore {self._store.root} --edit",
+                why="no label there was judged, or all judgements were withdrawn",
+                fix=f"judge some labels: voxstill explore {self._store.root} --edit",
             )
         keys = [] if self._of is None else manifest.parts(self._store, workdir.prefix("labels", self._of))
         ids = tables.columns(self._store, keys, Label, ("utterance_id",))

@@ -118,15 +118,15 @@ class FasterWhisperTeacher:
                 f"`{options.model}` cannot be loaded by faster-whisper",
                 code="teacher-not-loaded",
                 why=first_line(error),
-                fix="look at `teacher.device`, `teacher.compute_type`, and at how the model was converted",
+                fix="check `teacher.device`, `teacher.compute_type`, and how the model was converted",
             ) from None
         self._known = model.supported_languages
         if options.language not in (None, MANIFEST, *self._known):
             raise ConfigError(
                 f"`teacher.language` is `{options.language}`",
                 code="language-unknown",
-                why=f"`{options.model}` knows {', '.join(self._known)}",
-                fix="name one of them",
+                why=f"`{options.model}` supports {', '.join(self._known)}",
+                fix="use one of them",
             )
         if model.model.device == "cpu" and model.model.compute_type.endswith("float32"):  # numpy has no bfloat16
             model.encode = functools.partial(_encode_one_by_one, model.encode)
@@ -139,7 +139,7 @@ class FasterWhisperTeacher:
         audible = []
         for i, clip in enumerate(clips):
             if len(clip.samples_T) > WINDOW_S * RATE_HZ:
-                results[i] = Transcription(error=f"longer than the {WINDOW_S} s heard at once", finish="failed")
+                results[i] = Transcription(error=f"longer than the {WINDOW_S} s taken at once", finish="failed")
             elif len(clip.samples_T) >= RATE_HZ // 100:
                 audible.append(i)
         members = by_language(clips, audible, self.options.language, self._known, self.options.model)

@@ -23,7 +23,7 @@ MAX_BYTES = 16 << 20
 
 
 class AnswerTooLargeError(Exception):
-    """An answer is larger than `MAX_BYTES`; no error of HTTP, so that nobody asks for it again."""
+    """An answer is larger than `MAX_BYTES`; not an error of HTTP, so that it is not retried."""
 
 
 class _LimitedBytes(io.RawIOBase):

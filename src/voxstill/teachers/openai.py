@@ -109,22 +109,23 @@ class OpenAITeacher:
             raise ConfigError(
                 "`teacher.base_url` is not the address of a server",
                 code="option-value",
-                why="it must begin with http:// or https:// and hold no key and no query",
-                fix="give an address like http://127.0.0.1:8000/v1; the key goes into a variable (teacher.api_key_env)",
+                why="it must begin with http:// or https:// and contain no key and no query",
+                fix="give an address like http://127.0.0.1:8000/v1; put the key into an environment variable "
+                "(teacher.api_key_env)",
             )
         if options.api_key_env is not None and not options.api_key_env.isidentifier():
             raise ConfigError(  # which does not repeat it: it may be the key
                 "`teacher.api_key_env` is not the name of an environment variable",
                 code="option-value",
                 why="the key itself must not be in a configuration",
-                fix="put the key into a variable, and the name of the variable here",
+                fix="put the key into an environment variable, and the name of the variable here",
             )
         if options.mode == "chat" and not options.prompt:
             raise ConfigError(
                 "`teacher.prompt` is not set",
                 code="option-missing",
-                why="a chat model does not know what to do with the audio",
-                fix="set it to something like: Transcribe the speech. Answer with the words only.",
+                why="a chat model needs an instruction for the audio",
+                fix="set it to a prompt such as: Transcribe the speech. Answer with the words only.",
             )
 
     def revision(self) -> str:
@@ -142,9 +143,9 @@ class OpenAITeacher:
             self._key = world.environment().get(self.options.api_key_env, "").strip()
             if not self._key:
                 raise TeacherError(
-                    f"the server of `{self.options.model}` cannot be asked",
+                    f"the server of `{self.options.model}` cannot be used",
                     code="teacher-server",
-                    why="the environment variable that `teacher.api_key_env` names is not set on this machine",
+                    why="the environment variable of `teacher.api_key_env` is not set on this machine",
                     fix="export it with the key, where the command runs and on every machine of the cluster",
                 )
             headers["Authorization"] = f"Bearer {self._key}"
@@ -241,15 +242,15 @@ class OpenAITeacher:
             return Transcription(finish="failed", error=self._error_message(response))
         text = response.data.strip()
         if not text or text.startswith(b"<") or (text.startswith(b"{") and not text.endswith(b"}")):
-            # nothing, the page of a proxy, or an answer that broke off
-            return self._unanswered_clip(f"not an answer of the protocol: {self._redact(_text(response))}")
+            # nothing, the page of a proxy, or an incomplete response
+            return self._unanswered_clip(f"not a response of this protocol: {self._redact(_text(response))}")
         try:
             body = response.json()
             if _is_of_server(body, "choices" if self.options.mode == "chat" else "text"):
                 return self._unanswered_clip(self._error_message(response))
             answer = _parse_chat(body) if self.options.mode == "chat" else _parse_transcription(body)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            reason = f"not an answer of the protocol: {self._redact(_text(response))}"
+            reason = f"not a response of this protocol: {self._redact(_text(response))}"
             answer = Transcription(finish="failed", error=reason)
         self._unanswered.append(False)
         return answer
@@ -285,16 +286,16 @@ class OpenAITeacher:
         self._unanswered.append(True)
         if sum(self._unanswered) == MAX_UNANSWERED:
             raise self._unavailable(
-                f"the last {MAX_UNANSWERED} requests had no answer, {self.options.retries} retries each: {reason}"
+                f"the last {MAX_UNANSWERED} requests got no response, {self.options.retries} retries each: {reason}"
             )
         return Transcription(finish="failed", error=reason, is_transient=True)
 
     def _unavailable(self, reason: str) -> TeacherError:
         return TeacherError(
-            f"the server at {self.options.base_url} does not answer for `{self.options.model}`",
+            f"the server at {self.options.base_url} does not respond for `{self.options.model}`",
             code="teacher-server",
             why=reason,
-            fix="check teacher.base_url, teacher.model and the key; the same command goes on where this one stopped",
+            fix="check teacher.base_url, teacher.model and the key; the same command resumes where this one stopped",
         )
 
     def _error_message(self, response: BaseHTTPResponse) -> str:
@@ -365,7 +366,7 @@ def _parse_chat(body: Mapping[str, Any]) -> Transcription:
     """Parse a response of `chat/completions`."""
     choice = body["choices"][0]
     if choice.get("finish_reason") == "content_filter":
-        return Transcription(finish="failed", error="the server's filter withheld the answer")
+        return Transcription(finish="failed", error="the content filter of the server blocked the answer")
     token_logprobs = [float(token["logprob"]) for token in (choice.get("logprobs") or {}).get("content") or ()]
     return Transcription(
         text=choice["message"]["content"].strip(),

@@ -62,7 +62,7 @@ class PocketSphinxOptions(Section):
     @model_validator(mode="after")
     def _one_way_to_search(self) -> PocketSphinxOptions:
         if self.grammar is not None and self.keyphrases:
-            raise ValueError("a grammar and key phrases are two ways to search: give one of them")
+            raise ValueError("grammar and key phrases cannot be combined: set one of them")
         return self
 
 
@@ -231,10 +231,10 @@ class PocketSphinxTeacher:
         unknown = sorted(word for word in words if self._decoder.lookup_word(word) is None)
         if unknown:
             raise TeacherError(
-                f"{where} has words that PocketSphinx cannot say: {', '.join(unknown)}",
+                f"{where} has words that PocketSphinx does not know: {', '.join(unknown)}",
                 code="grammar-broken",
                 why="they are not in its pronouncing dictionary",
-                fix="choose other words, or give teacher.dictionary",
+                fix="use other words, or set teacher.dictionary",
             )
 
     def _activate_keyphrases(self, keyphrases: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ def _misfit(teacher: object) -> Misfit | None:
         formerly = [f"`{old}` is now `{new}`" for new, old in FORMER_METHODS.items() if hasattr(teacher, old)]
         return replace(misfit, fix="; ".join([misfit.fix, *formerly]))
     if not hasattr(teacher, "reads_texts"):
-        why = f"`{getattr(teacher, '__name__', teacher)}` does not say whether it `reads_texts`"
+        why = f"`{getattr(teacher, '__name__', teacher)}` does not define `reads_texts`"
         return Misfit(why, "set `reads_texts: ClassVar[bool] = False`")
     return None
 

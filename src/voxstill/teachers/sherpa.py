@@ -105,7 +105,7 @@ class SherpaTeacher:
                 f"`{options.model}` cannot be loaded by sherpa-onnx",
                 code="teacher-not-loaded",
                 why=first_line(error),
-                fix="look at `teacher.kind` and `teacher.provider`",
+                fix="check `teacher.kind` and `teacher.provider`",
             ) from None
 
     def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
@@ -170,10 +170,11 @@ def _file(folder: Path, name: str, int8: bool) -> Path:
     exact = [path for path in candidates if path.name == f"{name}{'.int8' if int8 else ''}.onnx"]
     if len(exact or candidates) != 1:
         raise ConfigError(
-            f"which file in `{folder}` is the {name}?",
+            f"it is not clear which file in `{folder}` is the {name}",
             code="teacher-not-loaded",
-            why=f"{len(candidates)} files are called `*{name}*{'.int8' if int8 else ''}.onnx`",
-            fix=f"call one of them `{name}{'.int8' if int8 else ''}.onnx`, or set `teacher.kind` and `teacher.int8`",
+            why=f"{len(candidates)} files are named `*{name}*{'.int8' if int8 else ''}.onnx`",
+            fix=f"rename one of them to `{name}{'.int8' if int8 else ''}.onnx`, or set `teacher.kind` and "
+            "`teacher.int8`",
         )
     return (exact or candidates)[0]
 

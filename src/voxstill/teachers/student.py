@@ -34,9 +34,9 @@ class StudentOptions(Section):
     def _nothing_is_tuned(self) -> Self:
         if self.decode.tune:
             raise ConfigError(
-                "`teacher.decode.tune` has no use",
+                "`teacher.decode.tune` has no effect",
                 code="option-unused",
-                why="weights are tuned where a student is judged, by texts that labels may not depend on",
+                why="weights are tuned in evaluation, on texts that labels must not depend on",
                 fix="set `teacher.decode.lm_weight` and `teacher.decode.word_bonus`",
             )
         return self

@@ -99,7 +99,9 @@ def by_language(
 
 @functools.cache
 def _warn_unknown(name: str, model: str) -> None:
-    log.warning("teacher: `%s` does not know `%s`, a language of the manifest: it is detected there", model, name)
+    log.warning(
+        "teacher: `%s` does not support `%s`, a language of the manifest: the language is detected there", model, name
+    )
 
 
 class Teacher(Protocol):

@@ -48,7 +48,7 @@ VARIABLES = {
 UNCACHED: Mapping[str, JsonValue] = {"mm_processor_cache_gb": 0}
 """No audio comes twice: what was computed of it would fill up to 8 GiB for nothing."""
 FIXED = {
-    "disable_log_stats": "the figures of a run are those of `voxstill label`",
+    "disable_log_stats": "`voxstill label` reports its own figures",
     "hf_token": "a key must not be in a configuration: put it into the variable `HF_TOKEN`",
     "logprobs_mode": "the confidence of a label is a log-probability",
     "skip_tokenizer_init": "labels are texts",
@@ -112,13 +112,13 @@ class VllmOptions(Section):
         reasons = dict.fromkeys(cls.model_fields, "it is an option of the teacher itself") | FIXED
         limits = engine.get("limit_mm_per_prompt", {})
         if not isinstance(limits, dict) or limits.get("audio", 1) in (0, None):
-            reasons["limit_mm_per_prompt"] = "it is a number for each kind of input, and every request has one `audio`"
+            reasons["limit_mm_per_prompt"] = "it sets a number per kind of input, and every request has one `audio`"
         for name in (name for name in engine if name in reasons):  # the value may be a key: it is not repeated
             raise ConfigError(
                 f"`teacher.engine` cannot have this `{name}`",
                 code="option-conflict",
                 why=reasons[name],
-                fix=f"set `teacher.{name}`" if name in cls.model_fields else "take it away",
+                fix=f"set `teacher.{name}`" if name in cls.model_fields else "remove it",
             )
         return engine
 
@@ -157,7 +157,7 @@ class VllmTeacher:
             ) from None
         o = self.options
         if o.trust_remote_code:
-            log.warning("teacher.trust_remote_code: code that comes with `%s` runs with all your rights", o.model)
+            log.warning("teacher.trust_remote_code: code that comes with `%s` runs with all your permissions", o.model)
         self._sampling = vllm.SamplingParams(
             temperature=o.temperature,
             top_p=o.top_p,
@@ -183,7 +183,7 @@ class VllmTeacher:
                 f"vLLM cannot load `{o.model}`",
                 code="teacher-not-loaded",
                 why=" ".join(f"{type(error).__name__}: {error}".split())[:500],
-                fix="see what vLLM wrote (`--set engine.name=inline` shows it); check teacher.model and the memory",
+                fix="check the output of vLLM (`--set engine.name=inline` shows it), teacher.model and the memory",
             ) from error
 
     def transcribe_batch(self, clips: Sequence[Clip]) -> list[Transcription]:
@@ -249,15 +249,15 @@ class VllmTeacher:
                 raise ConfigError(
                     f"`teacher.language` is `{self.options.language}`",
                     code="language-unknown",
-                    why=f"`{self.options.model}` knows English alone",
-                    fix="take a model of several languages, or `teacher.language` away",
+                    why=f"`{self.options.model}` supports only English",
+                    fix="use a multilingual model, or remove `teacher.language`",
                 )
         elif self.options.prompt is None:
             raise TeacherError(
                 "`teacher.prompt` is not set",
                 code="option-missing",
-                why=f"`{self.options.model}` is no recogniser: it has to be told what to do with the audio",
-                fix="give the whole prompt, with the template of its chat and the mark of the audio",
+                why=f"`{self.options.model}` is not a recogniser: it needs an instruction for the audio",
+                fix="give the whole prompt, with its chat template and the audio placeholder",
             )
 
     async def _stop(self) -> None:
@@ -279,10 +279,10 @@ class VllmTeacher:
         if not len(clip.samples_T):
             return Transcription(finish="failed", error="no audio")
         if max_clip_s is not None and len(clip.samples_T) > max_clip_s * RATE_HZ:  # vLLM would drop the rest silently
-            return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s heard at once")
+            return Transcription(finish="failed", error=f"longer than the {max_clip_s:g} s taken at once")
         language = self._language(clip)
         try:
-            async with self._in_flight:  # what the model hears of a clip stays in memory until it is answered
+            async with self._in_flight:  # the input of a clip stays in memory until it is answered
                 audio_T = pcm.to_float(clip.samples_T)
                 if language is None and getattr(self._recogniser, "supports_explicit_language_detection", False):
                     language = await self._detect_language(audio_T)
@@ -375,7 +375,7 @@ def _check_known(names: Iterable[str], known: Sequence[str]) -> None:
                 f"`teacher.engine` has `{name}`",
                 code="unknown-option",
                 why="the engine of the installed vLLM has no such option",
-                fix=f"did you mean `{near[0]}`?" if near else "take it away; `vllm serve --help=all` lists them",
+                fix=f"did you mean `{near[0]}`?" if near else "remove it; `vllm serve --help=all` lists them",
             )
 
 

@@ -32,7 +32,7 @@ def build_phrase_boost(texts: Iterable[str], weight: float) -> PhraseBoost:
     graph = Graph()
     for id_ in (OTHER, *ids.values()):
         graph.add([id_], 0.0, 0.0)
-    partial_score: dict[int, float] = {0: 0.0}  # by state: of what can go on to a phrase
+    partial_score: dict[int, float] = {0: 0.0}  # by state: of what can continue to a phrase
     full_score: dict[int, float] = {}
     before: dict[int, int] = {}  # the state with one character less
     # all phrases a character at a time, so that what a text backs off to is there before

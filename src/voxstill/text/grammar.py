@@ -78,7 +78,7 @@ class Grammar:
     public: tuple[str, ...]
 
     def sample(self, rng: random.Random) -> list[str]:
-        """Draw one sentence by the weights; DataError where a rule recurses without end."""
+        """Draw one sentence by the weights; DataError if a rule recurses without end."""
         return list(self._sample(Reference(self.public[0], 0), rng, 0))
 
     def words(self) -> set[str]:
@@ -88,7 +88,7 @@ class Grammar:
     def graph(self) -> Graph:
         """The minimal deterministic graph of the grammar's sentences, without weights.
 
-        DataError where a rule calls itself, or where the rules in one another make more than `MAX_STATES` states.
+        DataError if a rule calls itself, or where the rules in one another make more than `MAX_STATES` states.
         Source: subset construction (Rabin and Scott 1959), then partition refinement (Hopcroft 1971).
         """
         try:
@@ -108,10 +108,10 @@ class Grammar:
     def _sample(self, part: Expansion, rng: random.Random, depth: int) -> Iterator[str]:
         if depth > MAX_DEPTH:
             raise DataError(
-                f"the grammar `{self.name}` never ends",
+                f"the grammar `{self.name}` is infinite",
                 code="grammar-broken",
-                why="a rule calls itself in each of its sentences",
-                fix="give it an alternative that does not",
+                why="a rule refers to itself in all of its alternatives",
+                fix="add an alternative that does not",
             )
         match part:
             case Literal(text):
@@ -160,7 +160,7 @@ class _Automaton:
                 self.labelled[source].add((text, target))
             case Reference(rule, line):
                 if rule in enclosing_rules:
-                    raise wrong(line, f"the rule <{rule}> calls itself: write a loop with + or *")
+                    raise wrong(line, f"the rule <{rule}> refers to itself: write a loop with + or *")
                 self._add(self.grammar.rules[rule], source, target, (*enclosing_rules, rule))
             case Sequence(parts):
                 for expansion in parts:
@@ -185,8 +185,8 @@ class _Automaton:
             raise DataError(
                 f"the grammar `{self.grammar.name}` is too large",
                 code="grammar-broken",
-                why=f"with each rule where it is used it has more than {MAX_STATES:,} places between words",
-                fix="use rules less often, or loops: (<digit>)+",
+                why=f"with all rules expanded it has more than {MAX_STATES:,} states",
+                fix="use rules less often, or use loops: (<digit>)+",
             )
         self.num_states += 1
         return self.num_states - 1

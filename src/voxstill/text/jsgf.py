@@ -29,7 +29,7 @@ _HEADER = re.compile(r"\ufeff?\s*#JSGF(\s+V1\.0)?[^;\n]*;?")
 def read(uri: str) -> Grammar:
     """Read a JSGF file, local or in a bucket.
 
-    StorageError where it cannot be read, DataError with the line of a mistake.
+    StorageError if it cannot be read, DataError with the line of a mistake.
     """
     return of_bytes(read_uri(uri), uri)
 
@@ -86,10 +86,10 @@ class _Parser:
             if token.text == "public":
                 token = self._next("a rule name")
             if token.kind != "rule":
-                raise wrong(token.line, f"`{token.text}` stands where a rule `<name> = ...;` must start")
+                raise wrong(token.line, f"`{token.text}` is where a rule `<name> = ...;` must start")
             rule = token.text[1:-1]
             if rule in rules:
-                raise wrong(token.line, f"the rule <{rule}> is there twice")
+                raise wrong(token.line, f"the rule <{rule}> is defined twice")
             if self.tokens[self.position - 2].text == "public":
                 public.append(rule)
             self._take("=")
@@ -99,7 +99,7 @@ class _Parser:
             raise wrong(self.tokens[-1].line, "no rule is public, so no sentence can start")
         for token in self.tokens:
             if token.kind == "rule" and token.text not in ("<NULL>",) and token.text[1:-1] not in rules:
-                raise wrong(token.line, f"the rule {token.text} is nowhere defined")
+                raise wrong(token.line, f"the rule {token.text} is not defined")
         return Grammar(name=name, rules=rules, public=tuple(public))
 
     def _choice(self) -> Expansion:
@@ -122,7 +122,7 @@ class _Parser:
             parts.append(part)
         if not parts:
             token = self.tokens[min(self.position, len(self.tokens) - 1)]
-            raise wrong(token.line, "an alternative is empty; say <NULL> for nothing")
+            raise wrong(token.line, "an alternative is empty; write <NULL> for nothing")
         return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
 
     def _part(self) -> Expansion | None:
@@ -154,7 +154,7 @@ class _Parser:
     def _take(self, sign: str) -> None:
         token = self._next(f"`{sign}`")
         if token.text != sign:
-            raise wrong(token.line, f"`{token.text}` stands where `{sign}` must")
+            raise wrong(token.line, f"`{token.text}` is where `{sign}` must be")
 
 
 def _tokens(text: str, start: int) -> Iterator[_Token]:

@@ -21,7 +21,7 @@ ur urd;uz uzb uzn;vi vie;yi yid ydd ji;yo yor;yue;zh zho chi cmn
 
 
 def code_of(name: str, known: Collection[str]) -> str | None:
-    """The one of the `known` codes that a code or an English name of a language stands for; None where there is none.
+    """The one of the `known` codes that a code or an English name of a language stands for; None if there is none.
 
     A region or script behind the code (`pt-BR`, `zh_Hans`) is left out where the recogniser does not know it.
     """

@@ -118,13 +118,15 @@ class LanguageModel:
 
 
 def read(uri: str) -> LanguageModel:
-    """Read an ARPA file, plain or gzipped, local or in a bucket; DataError where it is not one."""
+    """Read an ARPA file, plain or gzipped, local or in a bucket; DataError if it is not one."""
     data = read_uri(uri)
     try:
         text = (_unzipped(data) if data[:2] == _GZIPPED else data).decode()
         return _build(_sections(iter(text.split("\n"))))
     except (ValueError, KeyError, EOFError, OSError, zlib.error) as error:
-        raise _no_model(uri, f"the word {error} is no 1-gram" if isinstance(error, KeyError) else str(error)) from None
+        raise _no_model(
+            uri, f"the word {error} is not a 1-gram" if isinstance(error, KeyError) else str(error)
+        ) from None
 
 
 def _unzipped(data: bytes) -> bytes:
@@ -150,12 +152,12 @@ def check(uri: str) -> None:
         except zlib.error as error:
             raise _no_model(uri, str(error)) from None
     if b"\\data\\" not in data.split():
-        raise _no_model(uri, "its beginning has no line `\\data\\`")
+        raise _no_model(uri, "it does not begin with the line `\\data\\`")
 
 
 def _no_model(uri: str, why: str) -> DataError:
     return DataError(
-        f"`{redact_uri(uri)}` is no language model in ARPA format",
+        f"`{redact_uri(uri)}` is not a language model in ARPA format",
         code="unreadable-file",
         why=why,
         fix="make one with `voxstill train-lm`, SRILM or `lmplz`; kenlm's binary files cannot be read",
@@ -179,12 +181,12 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
     for order, size in enumerate(sizes, 1):
         head = _line(lines)
         if head != f"\\{order}-grams:":
-            raise ValueError(f"`\\{order}-grams:` is missing, there is `{head[:40]}`")
+            raise ValueError(f"`\\{order}-grams:` is missing, `{head[:40]}` is in its place")
         rows = []
         for line in itertools.islice((line for line in lines if line.strip()), size):
             logprob, *words = line.split()
             if not order <= len(words) <= order + 1:
-                raise ValueError(f"`{line[:60]}` is no {order}-gram")
+                raise ValueError(f"`{line[:60]}` is not a {order}-gram")
             rows.append(
                 (_log10(logprob, line), words[:order], _weight(words[order], line) if len(words) > order else 0.0)
             )
@@ -196,15 +198,15 @@ def _sections(lines: Iterator[str]) -> Iterator[list[Row]]:
 
 
 def _size(line: str) -> int:
-    """How many n-grams of an order are announced; ValueError where no number is."""
+    """How many n-grams of an order are announced; ValueError if no number is."""
     number = line.partition("=")[2].strip()
     if not number.isdecimal() or len(number) > _MOST_DIGITS:
-        raise ValueError(f"`{line[:60]}` does not say how many n-grams there are")
+        raise ValueError(f"`{line[:60]}` does not have the number of n-grams")
     return int(number)
 
 
 def _log10(number: str, line: str) -> float:
-    """A log-probability; ValueError where it is none."""
+    """A log-probability; ValueError if it is none."""
     if (logprob := _weight(number, line)) > _ROUNDING:
         raise ValueError(f"`{line[:60]}` has a log-probability above 0")
     return logprob
@@ -228,7 +230,7 @@ def _build(sections: Iterator[list[Row]]) -> LanguageModel:
     unigrams = next(sections, [])
     ids = {words[0]: id_ for id_, (_, words, _) in enumerate(unigrams)}
     if len(ids) < len(unigrams):
-        raise ValueError("a word stands twice among the 1-grams")
+        raise ValueError("a word is listed twice in the 1-grams")
     for word in (word for word in (UNKNOWN, START, END) if word not in ids):
         unigrams.append((_UNKNOWN_LOG10, [word], 0.0))
         ids[word] = len(ids)

@@ -61,7 +61,7 @@ def units(text: str) -> list[str]:
 
 
 def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
-    """The normalizer called `name`; ConfigError where there is none.
+    """The normalizer called `name`; ConfigError if there is none.
 
     `language` (`en`, `pt-BR`) matters to `whisper` alone, which has rules for English and others for the rest.
     `whisper:FILE` reads the British spellings that belong to the English ones from a checkpoint's `normalizer.json`.
@@ -71,9 +71,9 @@ def normalizer(name: str, language: str | None = None) -> Callable[[str], str]:
         return _whisper(_primary_subtag(language) or "en", spellings)
     if name not in NORMALIZERS:
         raise ConfigError(
-            f"there is no normalizer `{name}`",
+            f"unknown normalizer `{name}`",
             code="unknown-name",
-            fix=f"take one of {', '.join([*NORMALIZERS, WHISPER])}, whisper:FILE",
+            fix=f"use one of {', '.join([*NORMALIZERS, WHISPER])}, whisper:FILE",
         )
     return NORMALIZERS[name]
 
@@ -179,14 +179,14 @@ def _spellings(uri: str) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         spellings, why = None, str(error)
     else:
-        why = "it is no object of words by words"
+        why = "it is not a mapping of words to words"
     is_of_words = isinstance(spellings, dict) and all(isinstance(word, str) for word in spellings.values())
     if spellings is None or not is_of_words:
         raise ConfigError(
-            f"`{redact_uri(uri)}` holds no spellings",
+            f"`{redact_uri(uri)}` contains no spellings",
             code="unreadable-file",
             why=why,
-            fix="name the `normalizer.json` of a Whisper checkpoint",
+            fix="give the `normalizer.json` of a Whisper checkpoint",
         )
     return spellings
 

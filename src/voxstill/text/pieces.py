@@ -29,7 +29,7 @@ class PieceVocabulary:
     def encodings(self, text: str) -> list[list[int]]:
         """Token ids of the text as it is, normalized, or in capitals: the first that the vocabulary can write.
 
-        Empty where it can write none of these. A model with a word delimiter may or may not emit it after the last
+        Empty if it can write none of these. A model with a word delimiter may or may not emit it after the last
         word: then there are two.
         """
         normalized = basic(text)

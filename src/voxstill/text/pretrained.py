@@ -20,7 +20,7 @@ LANGUAGES_FROM = 51_865
 class WhisperTokenizer:
     """Whisper's tokenizer; `prefix` are the tokens before every text, `end_id` is the one that ends it.
 
-    DataError where the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError where it is
+    DataError if the checkpoint, a folder or a name on the Hub, has no Whisper tokenizer; ConfigError if it is
     multilingual and no language is set, or one that it does not know.
     """
 
@@ -39,7 +39,7 @@ class WhisperTokenizer:
             raise ConfigError(
                 "`student.language` is not set",
                 code="option-missing",
-                why=f"`{checkpoint}` knows many languages and has to be told which one it hears",
+                why=f"`{checkpoint}` is multilingual and needs the language of the audio",
                 fix="set `student.language`, to `en` for example",
             )
         try:
@@ -84,7 +84,7 @@ class WhisperTokenizer:
 
 def _no_whisper(checkpoint: str, error: Exception) -> DataError:
     return DataError(
-        f"`{checkpoint}` holds no Whisper tokenizer",
+        f"`{checkpoint}` contains no Whisper tokenizer",
         code="no-model",
         why=first_line(error),
         fix="give a folder with tokenizer.json, or a name on the Hugging Face Hub",
@@ -92,7 +92,7 @@ def _no_whisper(checkpoint: str, error: Exception) -> DataError:
 
 
 class CheckpointVocabulary(PieceVocabulary):
-    """The vocabulary of a CTC or transducer checkpoint. DataError where the folder has no tokenizer."""
+    """The vocabulary of a CTC or transducer checkpoint. DataError if the folder has no tokenizer."""
 
     def __init__(self, folder: Path, blank_id: int, vocab_size: int) -> None:
         from transformers import AutoTokenizer
@@ -105,7 +105,7 @@ class CheckpointVocabulary(PieceVocabulary):
             tokenizer("a")
         except Exception as error:  # any, of files that others have written
             raise DataError(
-                f"`{folder}` holds no student's vocabulary",
+                f"`{folder}` contains no vocabulary of a student",
                 code="no-model",
                 why=first_line(error),
                 fix="give a folder with the tokenizer that the model was trained with",

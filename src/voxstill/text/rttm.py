@@ -98,10 +98,10 @@ def read_uem(uri: str) -> list[ScoredRegion]:
         same_channel = (earlier.session, earlier.channel) == (later.session, later.channel)
         if same_channel and later.start_us < earlier.end_us:
             raise DataError(
-                f"`{redact_uri(uri)}` has stretches of `{later.session}` that overlap",
+                f"`{redact_uri(uri)}` has overlapping segments of `{later.session}`",
                 code="bad-line",
                 why=f"one ends at {earlier.end_us / 1e6} s, another starts at {later.start_us / 1e6} s",
-                fix="make them one",
+                fix="merge them",
             )
     return stretches
 
@@ -111,7 +111,7 @@ def microseconds(seconds: str, uri: str, number: int) -> int:
     try:
         return round(float(seconds) * 1_000_000)
     except (ValueError, OverflowError):
-        raise _bad(uri, number, f"`{seconds}` is no time in seconds") from None
+        raise _bad(uri, number, f"`{seconds}` is not a time in seconds") from None
 
 
 def _bad(uri: str, number: int, why: str) -> DataError:

@@ -159,18 +159,18 @@ class Vocabulary:
 
     @staticmethod
     def load(folder: Path) -> Vocabulary:
-        """Read the vocabulary of a student's folder; DataError where there is none, or one of another layout."""
+        """Read the vocabulary of a student's folder; DataError if there is none, or one of another layout."""
         try:
             model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
             ids: dict[str, int] = model["vocab"]
             pieces = tuple(sorted((piece for piece in ids if piece != BLANK), key=lambda piece: ids[piece]))
             if ids.get(BLANK) != len(pieces) or ids.get(UNKNOWN) != 0:
-                raise ValueError(f"`{UNKNOWN}` is not the first of its pieces and `{BLANK}` the last")
+                raise ValueError(f"`{UNKNOWN}` is not the first of its pieces, or `{BLANK}` is not the last")
             pairs = (m.split(" ") if isinstance(m, str) else m for m in model.get("merges", ()))
             merges = tuple((left, right) for left, right in pairs)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
-                f"`{folder}` holds no student's vocabulary",
+                f"`{folder}` contains no vocabulary of a student",
                 code="no-model",
                 why=f"tokenizer.json: {error}",
                 fix="give the `model` folder of an experiment, or the experiment folder itself",
@@ -181,7 +181,7 @@ class Vocabulary:
 
 
 def from_checkpoint(checkpoint: str) -> Vocabulary:
-    """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError where it has another layout."""
+    """Read the vocabulary of a checkpoint, a folder or a name on the Hub; DataError if it has another layout."""
     if Path(checkpoint).is_dir():
         return Vocabulary.load(Path(checkpoint))
     from transformers import AutoTokenizer
@@ -217,7 +217,7 @@ def train(
             "there is no text to make a vocabulary from",
             code="no-words",
             why="every label of the training split is empty",
-            fix="look at the labels: voxstill filter WORK --json",
+            fix="check the labels: voxstill filter WORK --json",
         )
     if units == "auto":
         units = "word" if len(words) <= max_words else fallback

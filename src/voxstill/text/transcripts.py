@@ -25,7 +25,7 @@ _LABEL = re.compile(r"<[^<>]*>$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptSegment:
-    """One segment of a transcript. `session` is its recording; None where the form has no such field."""
+    """One segment of a transcript. `session` is its recording; None if the form has no such field."""
 
     id: str
     text: str
@@ -43,7 +43,7 @@ def read(uri: str, form: str | None = None) -> list[TranscriptSegment]:
     """
     name = form or form_of(uri)
     if name not in FORMS:
-        raise ConfigError(f"there is no form `{name}`", code="unknown-name", fix=f"take one of {', '.join(FORMS)}")
+        raise ConfigError(f"unknown format `{name}`", code="unknown-name", fix=f"use one of {', '.join(FORMS)}")
     return list(FORMS[name](read_text(uri), redact_uri(uri)))
 
 
@@ -67,7 +67,7 @@ def form_of(uri: str) -> str:
 
 
 def read_text(uri: str) -> str:
-    """Read a file as UTF-8; DataError where it is not."""
+    """Read a file as UTF-8; DataError if it is not."""
     try:
         return read_uri(uri).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ def read_text(uri: str) -> str:
             f"`{redact_uri(uri)}` is not UTF-8",
             code="unreadable-file",
             why=str(error),
-            fix="convert it, with `iconv` perhaps",
+            fix="convert it, for example with `iconv`",
         ) from None
 
 
@@ -85,7 +85,7 @@ def bad_line(address: str, number: int, why: str) -> DataError:
         f"{address}:{number} cannot be read",
         code="bad-line",
         why=why,
-        fix="correct the line, or name its form with `--form`",
+        fix="correct the line, or give the format with `--form`",
     )
 
 
@@ -103,7 +103,7 @@ def milliseconds(seconds: str, address: str, number: int) -> int:
     try:
         return round(float(seconds) * 1000)
     except (ValueError, OverflowError):
-        raise bad_line(address, number, f"`{seconds}` is no time in seconds") from None
+        raise bad_line(address, number, f"`{seconds}` is not a time in seconds") from None
 
 
 def join_by_segment(
@@ -163,7 +163,7 @@ def _json_lines(text: str, address: str) -> Iterator[TranscriptSegment]:
         except (ValueError, RecursionError) as error:
             raise bad_line(address, number, f"it is not JSON: {error}") from None
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int) or "text" not in row:
-            raise bad_line(address, number, "it is no object with `id` and `text`")
+            raise bad_line(address, number, "it is not an object with `id` and `text`")
         if not all(isinstance(row.get(name), int | None) for name in ("start_ms", "end_ms")):
             raise bad_line(address, number, "`start_ms` and `end_ms` are whole milliseconds")
         session, speaker = row.get("session"), row.get("speaker")
@@ -236,13 +236,13 @@ def _seglst(text: str, address: str) -> Iterator[TranscriptSegment]:
     except (ValueError, RecursionError) as error:
         raise bad_line(address, 1, f"it is not JSON: {error}") from None
     if not isinstance(rows, list):
-        raise bad_line(address, 1, "it is no list")
+        raise bad_line(address, 1, "it is not a list")
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not {"session_id", "speaker", "words"} <= row.keys():
             raise DataError(
                 f"segment {number} of {address} has no `session_id`, `speaker` and `words`",
                 code="field-missing",
-                why="meetings are compared by session, speaker by speaker",
+                why="meetings are scored per session and speaker",
                 fix="add them; segments of meeteval (SegLST) have all three",
             )
         times = [

@@ -39,7 +39,7 @@ class Budget:
     def changed(self, cfg: Train, step: int, seconds: float) -> Budget:
         """The budget of another configuration after so many steps and seconds.
 
-        Where its limits are others, progress goes on from what it is then, evenly to 1 at the new end.
+        Where its limits are others, progress continues from what it is then, evenly to 1 at the new end.
         """
         other = Budget.of(cfg, self.steps_per_epoch)
         is_same = (other.steps, other.seconds) == (self.steps, self.seconds)
@@ -58,7 +58,7 @@ class Budget:
 
 
 def check_schedule(cfg: Train) -> None:
-    """Raise ConfigError where a training has no end, follows a clock that `seed_mode` forbids, or loses its weights."""
+    """Raise ConfigError if a training has no end, follows a clock that `seed_mode` forbids, or loses its weights."""
     if all(limit is None for limit in (cfg.steps, cfg.epochs, cfg.max_minutes)):
         raise ConfigError(
             "the training has no end",
@@ -68,7 +68,7 @@ def check_schedule(cfg: Train) -> None:
         )
     if cfg.seed_mode == "debug" and cfg.max_minutes is not None:
         raise ConfigError(
-            "`train.seed_mode: debug` cannot follow a clock",
+            "`train.seed_mode: debug` cannot follow the clock",
             code="option-conflict",
             why="`train.max_minutes` makes the schedule depend on the speed of the machine",
             fix="set `train.steps` or `train.epochs` instead of `train.max_minutes`",
@@ -77,8 +77,8 @@ def check_schedule(cfg: Train) -> None:
     if lr * cfg.weight_decay >= 1:
         factor = "" if cfg.lr_factor == 1 else f" times `train.lr_factor: {cfg.lr_factor:g}`"
         raise ConfigError(
-            f"`train.weight_decay: {cfg.weight_decay:g}` leaves nothing of a weight",
+            f"`train.weight_decay: {cfg.weight_decay:g}` would set the weights to 0",
             code="option-conflict",
-            why=f"each step takes away its product with `train.lr: {cfg.lr:g}`{factor}, as a share: 1 or more",
-            fix="set one of them lower; 0.002 and 0.01 are the defaults",
+            why=f"each step shrinks the weights by it times `train.lr: {cfg.lr:g}`{factor}, which is 1 or more",
+            fix="lower one of them; 0.002 and 0.01 are the defaults",
         )

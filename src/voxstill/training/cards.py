@@ -1,4 +1,4 @@
-"""Accelerators by name: what they hold and how fast they are, from the data sheets of their makers."""
+"""Accelerators by name: their memory and speed, from the data sheets of their makers."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ _SAME = {"a100": "a100-80", "v100": "v100-16"}
 
 
 def find(name: str) -> Card:
-    """The accelerator of a name, however it is written; ConfigError where it is not known."""
+    """The accelerator of a name, however it is written; ConfigError if it is not known."""
     plain = _plain(name)
     for known, card in (*CARDS.items(), *((alias, CARDS[of]) for alias, of in _SAME.items())):
         if plain in (_plain(known), f"{_plain(known)}gb"):
             return card
     raise ConfigError(
-        f"`{name}` is no accelerator that is known here",
+        f"`{name}` is not a known accelerator",
         code="unknown-name",
         why=f"known are {', '.join(CARDS)}",
-        fix="name the one of them that has as much memory",
+        fix="use the one with the same amount of memory",
     )
 
 
 def named_by_driver(name: str) -> Card | None:
-    """The accelerator that a driver calls so, `NVIDIA H100 80GB HBM3` among others; None where it is not known."""
+    """The accelerator that a driver calls so, `NVIDIA H100 80GB HBM3` among others; None if it is not known."""
     plain = _plain(name)
     fitting = [card for known, card in CARDS.items() if _plain(known.partition("-")[0]) in plain]
     sized = [card for card in fitting if "-" not in card.name or f"{card.name.partition('-')[2]}gb" in plain]

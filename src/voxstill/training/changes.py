@@ -1,4 +1,4 @@
-"""Copies of a model that hold only the weights that differ from those of its base, the checkpoint that it began with.
+"""Copies of a model that hold only the weights that differ from those of its base, the checkpoint that it started with.
 
 `changes.safetensors` has the weights that differ. Its metadata has the base, the SHA-256 of its weights, and the names
 of those that are taken from it, with the type that they have in the model. Put together again they are the same bits.
@@ -27,14 +27,14 @@ _BASE, _SUM, _TAKEN = "base", "base_sha256", "from_base"
 
 
 def base_folder(base: str) -> Path:
-    """The folder with the weights of a base, a folder or a name on the Hub; ConfigError where it has none."""
+    """The folder with the weights of a base, a folder or a name on the Hub; ConfigError if it has none."""
     folder = checkpoint_files.fetch(base, None, _WEIGHTS) if checkpoint_files.on_hub(base) else Path(base)
     if not list(folder.glob("*.safetensors")):
         raise ConfigError(
             f"`{base}` has no weights to compare with",
             code="changed-weights",
-            why="there is no file *.safetensors in it",
-            fix="give the checkpoint that the student began with, saved as safetensors",
+            why="it has no *.safetensors file",
+            fix="give the checkpoint that the student started from, saved as safetensors",
         )
     return folder
 
@@ -61,15 +61,15 @@ def keep_changes(folder: Path, base: str) -> None:
 def restore(copy: Path, output: Path, base: str | None = None) -> None:
     """Write the whole model of which `copy` has the changes, as it would be without `keep_changes`.
 
-    `base` says where the base is now. DataError where the copy is broken or none, or the base is not the one that the
-    student began with.
+    `base` says where the base is now. DataError if the copy is broken or none, or the base is not the one that the
+    student started with.
     """
     for name, reason in loading.sum_faults(copy).items():
         raise DataError(
             f"`{copy / name}` is broken",
             code="checkpoint-broken",
             why=reason,
-            fix="restore it from where it was copied",
+            fix="copy it again",
         )
     try:
         with safe_open(copy / NAME, "pt") as file:
@@ -78,7 +78,7 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
         base, digest, taken = base or about[_BASE], about[_SUM], json.loads(about[_TAKEN])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise DataError(
-            f"`{copy}` holds no copy of changed weights",
+            f"`{copy}` contains no copy of changed weights",
             code="changed-weights",
             why=first_line(error),
             fix=f"give a folder with {NAME}, which `train.export_changes` writes",
@@ -88,8 +88,8 @@ def restore(copy: Path, output: Path, base: str | None = None) -> None:
         raise DataError(
             f"`{base}` is not the base of `{copy}`",
             code="changed-weights",
-            why=f"the SHA-256 of its weights is {actual}, and the student began with {digest}",
-            fix="give the base as it was then",
+            why=f"the SHA-256 of its weights is {actual}, but the student started from {digest}",
+            fix="give the original base",
         )
     before = _read(sorted(folder.glob("*.safetensors")))
     whole = {name: before[name].to(getattr(torch, dtype)) for name, dtype in taken.items()} | changed
@@ -106,5 +106,5 @@ def _read(paths: Sequence[Path]) -> dict[str, Tensor]:
     tensors = dict[str, Tensor]()
     for path in paths:
         with safe_open(path, "pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a mapping
     return tensors

@@ -74,9 +74,9 @@ def save(
 
 
 def newest(run: RunDir) -> Path | None:
-    """The checkpoint to go on from, which is whole: that of `last`, else the newest; None where there is none.
+    """The checkpoint to continue from, which is whole: that of `last`, else the newest; None if there is none.
 
-    What is broken is passed over and logged. TrainingError where there are checkpoints and none of them is whole.
+    Broken ones are logged and ignored. TrainingError if there are checkpoints and none of them is whole.
     """
     steps = {folder: step for folder in run.checkpoints.glob("*") if (step := state_file.step_of(folder)) is not None}
     folders = sorted(steps, key=lambda folder: steps[folder], reverse=True)
@@ -88,27 +88,27 @@ def newest(run: RunDir) -> Path | None:
             log.warning("`%s` points to `%s`, which is not there", run.last, target)
             is_passed_over = True
     elif run.last.is_dir():  # a copy that followed links
-        log.warning("`%s` is a folder, where a link belongs, and is passed over", run.last)
+        log.warning("`%s` is a folder instead of a link, and is ignored", run.last)
         is_passed_over = True
     for folder in folders:
         if (fault := _fault(folder)) is None:
             if is_passed_over:
-                log.warning("the training goes on from `%s`, the newest whole checkpoint", folder)
+                log.warning("the training resumes from `%s`, the newest complete checkpoint", folder)
             return folder
         _warn(folder, fault)
         is_passed_over = True
     if is_passed_over:
         raise TrainingError(
-            f"no checkpoint in `{run.checkpoints}` is whole",
+            f"no checkpoint in `{run.checkpoints}` is complete",
             code="checkpoint-broken",
             why=f"the newest is broken: {_fault(folders[0])}" if folders else f"`{run.last.name}` points to none",
-            fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, and it begins at step 0",
+            fix="restore one from a copy, as `epoch=E-step=S`; or remove the folder, to start at step 0",
         )
     return None
 
 
 def set_aside_diverged(run: RunDir, cfg: Train) -> None:
-    """Rename the checkpoints that were written since the loss began to rise: `last` then points to one from before.
+    """Rename the checkpoints that were written since the loss started to rise: `last` then points to one from before.
 
     Where there is none from before, nothing is renamed.
     """
@@ -178,7 +178,7 @@ def _judged(run: RunDir) -> list[Path]:
 
 
 def _state(folder: Path) -> State | None:
-    """The state in a checkpoint; None in what a killed process left, and in a broken one: `newest` says so."""
+    """The state in a checkpoint; None in what a killed process left, and in a broken one, which `newest` logs."""
     if state_file.step_of(folder) is None:
         return None
     try:
@@ -192,17 +192,17 @@ def _fault(folder: Path) -> str | None:
 
 
 def _warn(folder: Path, fault: str) -> None:
-    log.warning("the checkpoint `%s` is broken and is passed over: %s", folder, fault)
+    log.warning("the checkpoint `%s` is broken and is ignored: %s", folder, fault)
 
 
 def _unused(folder: Path) -> Path:
-    """A name with a dot for what is to be removed: one rename, and it is no checkpoint any more."""
+    """A name with a dot for a checkpoint to remove: after one rename it is not a checkpoint any more."""
     names = (folder.with_name(f".{folder.name}.removed{i or ''}") for i in itertools.count())
     return next(path for path in names if not path.exists())
 
 
 def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
-    """Bring the model to the mean of the weights and buffers of some checkpoints; what is counted is of the first."""
+    """Load the mean of the weights and buffers of some checkpoints into the model; counters are of the first."""
     checkpoints = [load_file(folder / "model.safetensors") for folder in folders]
     mean = {
         name: torch.stack([weights[name].double() for weights in checkpoints]).mean(0).to(value.dtype)
@@ -214,7 +214,7 @@ def load_mean(model: nn.Module, folders: Sequence[Path]) -> None:
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average) -> State:
-    """Bring model, optimizer and average to a checkpoint, one that `newest` has chosen."""
+    """Load a checkpoint, one that `newest` has chosen, into model, optimizer and average."""
     saved = state_file.read(folder)
     average.count = saved.averaged
     load_weights(model, folder)
@@ -232,7 +232,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
-    """Bring the model to the weights of one checkpoint."""
+    """Load the weights of one checkpoint into the model."""
     _put(model, load_file(folder / "model.safetensors"))
 
 
@@ -257,7 +257,7 @@ def as_storage_error(path: Path) -> Iterator[None]:
             f"cannot write `{path}`",
             code=system_code(error),
             why=str(error),
-            fix="check the rights and the free space, and run again",
+            fix="check the permissions and the free space, and run again",
         ) from None
 
 
@@ -290,8 +290,9 @@ def _put(model: nn.Module, weights: dict[str, Tensor]) -> None:
             "the weights of the checkpoint do not fit the student",
             code="checkpoint-other-model",
             why=" ".join(str(error).split())[:300],
-            fix="go on with the version of voxstill and the `train.distill.layers` that began the training, or move "
-            "the folder away to begin anew",
+            fix="continue with the version of voxstill and the `train.distill.layers` that started the training, "
+            "or move "
+            "the folder away to start again",
         ) from None
 
 

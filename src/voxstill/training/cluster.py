@@ -1,7 +1,7 @@
 """The ranks of a training as workers of Ray Train, on the machines of a Ray cluster.
 
 What a worker runs is the training of a rank that torchrun has started: Ray sets the same variables. Ray starts the
-processes and tells of deaths; resuming is ours, so it retries nothing.
+processes and reports their deaths; resuming is ours, so it retries nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxstill.core.errors import ConfigError, TrainingError, VoxstillError
 def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
     """Run `rank` in `num` workers of the cluster of `cfg.address`, to the end; on GPUs where the cluster has any.
 
-    Raises what a rank raises where it is a VoxstillError, else TrainingError; ConfigError where Ray Train is not
+    Raises what a rank raises where it is a VoxstillError, else TrainingError; ConfigError if Ray Train is not
     installed, or the cluster has too few GPUs or cores.
     """
     ray = engine.start_ray(cfg)
@@ -34,11 +34,11 @@ def train(rank: Callable[[], None], num: int, cfg: Engine) -> None:
         ) from None
     resources = ray.cluster_resources()
     kind = "GPU" if resources.get("GPU") else "CPU"
-    if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them for ever
+    if (there := int(resources.get(kind, 0))) < num:  # Ray would wait for them forever
         raise ConfigError(
-            f"the training wants {num} {kind}s, and the Ray cluster has {there}",
+            f"the training needs {num} {kind}s, but the Ray cluster has {there}",
             code="too-few-resources",
-            why="each rank has one for itself",
+            why="each rank needs its own",
             fix="lower `train.devices`, or add machines to the cluster",
         )
     with scratch.folder() as folder:  # of Ray's own notes: checkpoints are ours
@@ -69,5 +69,5 @@ def _rank_error(failures: dict[int, Exception]) -> VoxstillError:
         f"a process of the training, rank {rank}, has ended",
         code="rank-ended",
         why=(str(cause).strip() or type(cause).__name__).splitlines()[-1],
-        fix="`train.log` says what it did last; the same command goes on from the last checkpoint",
+        fix="the end of `train.log` shows what it did last; the same command resumes from the last checkpoint",
     )

@@ -34,9 +34,9 @@ class TrainingStatus(Status):
     """What a training reports of itself."""
 
     started: str
-    """When its process began, by the count of its machine."""
+    """When its process started, by the count of its machine."""
     since: int | None
-    """Steps that it had made when it began to work by the request; None for what it was started with."""
+    """Steps that it had made when it started to work by the request; None for what it was started with."""
     train: Mapping[str, object]
     """The options of `train` that a request can change, as they are now."""
     log_level: str = "info"
@@ -50,13 +50,13 @@ def parse_overrides(overrides: Sequence[str]) -> Options:
 
 
 def checked(options: Mapping[str, object]) -> Options:
-    """Options by section; ConfigError where one is none that a running training can change, whatever its value."""
+    """Options by section; ConfigError if one is none that a running training can change, whatever its value."""
     for section, values in options.items():
         if section in CHANGEABLE and not isinstance(values, Mapping):
             raise ConfigError(
-                "what is asked for cannot be understood",
+                "the request cannot be read",
                 code="change-refused",
-                why=f"`{section}` has no options by their names",
+                why=f"`{section}` is not a mapping of options",
                 fix="withdraw it: voxstill control EXP --clear",
             )
         for name in values if isinstance(values, Mapping) else [""]:
@@ -71,17 +71,17 @@ def _fixed(name: str) -> ConfigError:
     elif name.partition(".")[0] in _BY_COMMAND:
         fix = f"stop it with SIGTERM, and run: voxstill train CONFIG --continue EXP --set {name}=..."
     else:
-        fix = "leave it out; a new training can have it"
+        fix = "leave it out; only a new training can use it"
     can = ", ".join(f"`{section}.{other}`" for section, names in CHANGEABLE.items() for other in names)
     return ConfigError(
-        f"a running training cannot change `{name}`", code="change-refused", why=f"it takes {can}", fix=fix
+        f"a running training cannot change `{name}`", code="change-refused", why=f"it can change {can}", fix=fix
     )
 
 
 def apply(options: Mapping[str, object], started: Config) -> Config:
     """The configuration that a training was started with, with requested options by section over it.
 
-    ConfigError where one is wrong or cannot be changed.
+    ConfigError if one is wrong or cannot be changed.
     """
     cfg = with_options(started, checked(options))
     check_schedule(cfg.train)
@@ -89,7 +89,7 @@ def apply(options: Mapping[str, object], started: Config) -> Config:
 
 
 def with_options(cfg: Config, options: Options) -> Config:
-    """The configuration with other values of options, by section; ConfigError where one is wrong."""
+    """The configuration with other values of options, by section; ConfigError if one is wrong."""
     sections = {}
     for name, values in options.items():
         section = getattr(cfg, name)

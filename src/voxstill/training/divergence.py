@@ -30,7 +30,7 @@ def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:
 
     That is where the loss more than doubles, by above 1 and by above what the steps' noise makes of it.
 
-    Where the loss has other `parts` than before, as after word times, it is another one, and counts anew.
+    Where the loss has other `parts` than before, as after word times, it is another one, and counts again.
     """
     if parts != state.loss_parts:
         state.loss_parts, state.loss, state.least_loss, state.risen_from = parts, None, None, None
@@ -51,8 +51,8 @@ def follow(state: State, loss: float, parts: tuple[str, ...]) -> bool:
 
 
 def warn(run: RunDir, state: State, cfg: Config, command: str, *, is_over: bool = False) -> None:
-    """Say that the loss has risen, or that it had when the training was over, and how to go on from before."""
-    then = "the student is not what it was before" if is_over else "if it does not fall again, stop the training"
+    """Say that the loss has risen, or that it had when the training was over, and how to continue from before that."""
+    then = "the weights of the student are damaged" if is_over else "if it does not fall again, stop the training"
     log.warning(
         "train: the training diverges: its loss has risen from %.3g to %.3g; %s, and %s",
         state.risen_from,
@@ -63,7 +63,7 @@ def warn(run: RunDir, state: State, cfg: Config, command: str, *, is_over: bool 
 
 
 def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflows: bool) -> str:
-    """How to go on: the command, with the options that are likeliest at fault set otherwise.
+    """How to continue: the command, with the options that are most likely at fault set otherwise.
 
     `is_stepped`: this process has changed the weights; `overflows`: the loss is finite, and its gradient is not.
     """
@@ -72,7 +72,7 @@ def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflow
     settings = _settings(run, cfg.train, is_stepped=is_stepped, overflows=overflows)
     if not settings:
         return (
-            "look for what makes the first step fail, which is not `train.lr`: a very large weight of a part of the "
+            "find what makes the first step fail, which is not `train.lr`: a very large weight of a part of the "
             "loss, of a data set or of utterances in the manifest, or `student.checkpoint`"
         )
     before = checkpoint.before_rise(run)
@@ -80,7 +80,7 @@ def advice(run: RunDir, cfg: Config, command: str, *, is_stepped: bool, overflow
     words += [] if before is None else ["--continue", str(before)]
     for name, value in settings.items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
-    start = "begin anew" if before is None else "go on from before"
+    start = "start again" if before is None else "continue from before that"
     return f"{start} with another {', '.join(f'`{name}`' for name in settings)}: `{shlex.join(words)}`"
 
 

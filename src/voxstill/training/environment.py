@@ -1,4 +1,4 @@
-"""What a training ran on: versions, machine, command line and git commits, as `environment.json` notes them."""
+"""Where a training ran: versions, machine, command line and git commits, as `environment.json` notes them."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def commit_of(folder: Path) -> dict[str, object] | None:
 
 
 def _is_dirty(folder: Path) -> bool | None:
-    """Whether files of a repository were changed since its commit; None where git cannot say so without its programs.
+    """Whether files of a repository were changed since its commit; None if git cannot find out without its programs.
 
     Files are compared without the filters that the repository names: they are programs that git would run. Those of
     submodules are not compared, as each has filters of its own.
     """
-    found = _output(*_GIT, "-C", str(folder), "config", "--name-only", "--get-regexp", r"^filter\.") or ""
-    drivers = {name.rpartition(".")[0] for name in found.splitlines()}
+    filters = _output(*_GIT, "-C", str(folder), "config", "--name-only", "--get-regexp", r"^filter\.") or ""
+    drivers = {name.rpartition(".")[0] for name in filters.splitlines()}
     if any("=" in driver for driver in drivers):  # `-c` could not name it
         return None
     off = (f"{driver}.{value}" for driver in sorted(drivers) for value in ("clean=", "process=", "required=false"))
@@ -84,7 +84,7 @@ def _is_dirty(folder: Path) -> bool | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a program writes; None where it fails or is not installed."""
+    """What a program writes; None if it fails or is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):

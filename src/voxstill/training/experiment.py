@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 _FIRST_OPTIMIZER = ("optimizer", "adamw")
 """The only one before there was a choice."""
 _FOLDER = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
-"""The name of an experiment folder before its `train.name`: when it began, and a number where several did."""
+"""The name of an experiment folder before its `train.name`: when it started, and a number where several did."""
 
 
 def open_run(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str = "train") -> RunDir:
     """The experiment folder of these settings on these shards: the one that is there, or a new one.
 
-    StorageError where another process makes it just now.
+    StorageError if another process makes it just now.
     """
     recipe = fingerprint("train", settings, shards.recipe)
     root = Path(cfg.train.root)
@@ -114,7 +114,7 @@ def _version_of(cfg: Config, shards: ShardFigures) -> Callable[[], str]:
 def _same_experiment(
     cfg: Config, shards: ShardFigures, settings: Mapping[str, object], version: Callable[[], str]
 ) -> RunDir | None:
-    """The newest experiment of these settings on these shards; None where there is none."""
+    """The newest experiment of these settings on these shards; None if there is none."""
     experiments = [run for run in named(cfg) if _is_trained_on(run, cfg, shards, version)]
     for is_same in (_is_same_training, _is_same_in_0_1):
         for run in experiments:
@@ -135,7 +135,7 @@ def _placed(run: RunDir, root: Path, name: str) -> RunDir:
                 continue
             raise
         return RunDir(path)
-    raise AssertionError("numbers do not end")
+    raise AssertionError("the steps do not end")
 
 
 def _is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures, version: Callable[[], str]) -> bool:
@@ -158,7 +158,7 @@ def _is_same_training(run: RunDir, cfg: Config, settings: Mapping[str, object]) 
 def _is_same_in_0_1(run: RunDir, cfg: Config, settings: Mapping[str, object]) -> bool:
     is_same = noted(run).get("recipe") == legacy.experiment(cfg, settings, str(_noted_data(run).get("recipe")))
     if is_same:
-        log.info("train: version 0.1 began `%s`: it goes on, and is not trained again", run.path)
+        log.info("train: version 0.1 started `%s`: it is continued, not trained again", run.path)
     return is_same
 
 
@@ -169,7 +169,7 @@ def _noted_data(run: RunDir) -> Mapping[str, object]:
 
 
 def snapshot(cfg: Config) -> str:
-    """The configuration as YAML that may be shown to anybody: addresses without what signs or opens them."""
+    """The configuration as YAML that may be shown to everyone: addresses without what signs or opens them."""
 
     def plain(value: object) -> object:
         if isinstance(value, dict):
@@ -211,7 +211,7 @@ def with_defaults(
     set.
 
     A new recogniser has `level`, or `none` where it streams, and `muon`; the window is `config.default_window`. An
-    experiment keeps its own: `run`, which goes on, and the one of these settings from before there was a choice.
+    experiment keeps its own: `run`, which continues, and the one of these settings from before there was a choice.
     """
     is_new = cfg.student.checkpoint is None and cfg.student.task == "recognition"
     normalizations: Sequence[Normalization | None] = ["level", "utterance"] if is_new else [None]
@@ -250,7 +250,7 @@ def _had_no_choice(run: RunDir, cfg: Config, today: Config) -> bool:
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:
-    """The summary of a finished training; None where it has not ended."""
+    """The summary of a finished training; None if it has not ended."""
     if not run.summary.is_file() or not run.model.is_dir():
         return None
     return TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
@@ -274,7 +274,7 @@ def dataset_hours(hours_by_dataset: Mapping[str, float]) -> str:
 
 
 def noted(run: RunDir) -> dict[str, object]:
-    """What `environment.json` of a training says; nothing where there is none."""
+    """What `environment.json` of a training says; nothing if there is none."""
     try:
         facts: object = json.loads(run.environment.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -283,7 +283,7 @@ def noted(run: RunDir) -> dict[str, object]:
 
 
 def is_pretraining(run: RunDir) -> bool:
-    """Whether an experiment that has begun is a pre-training."""
+    """Whether an experiment that has started is a pre-training."""
     return "method" in noted(run)
 
 

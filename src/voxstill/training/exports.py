@@ -1,5 +1,5 @@
-"""Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, brought elsewhere while
-the training goes on."""
+"""Smaller copies of checkpoints: model folders in half precision, or of changed weights alone, uploaded while
+the training continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exports:
     """A `with` block in which each checkpoint gets a copy in `exports/`, a model folder that `save` writes.
 
     With `train.export_changes` it has the weights that differ from those of `base`. With `train.upload` one thread
-    brings the copies there. What does not get there is logged: it stops no training. The end of the block waits for the
+    uploads the copies. What does not get there is logged: it stops no training. The end of the block waits for the
     copy that is under way.
     """
 
@@ -76,7 +76,7 @@ class Exports:
 
 
 def in_half(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The weights in half precision; what that cannot hold, and what is no floating-point number, stays as it is.
+    """The weights in half precision; what that cannot hold, and what is not a floating-point number, stays as it is.
 
     Weights that are one tensor stay one.
     """

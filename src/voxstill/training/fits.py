@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PROCESS_BYTES = 600 << 20
-"""What a process takes before it has a tensor: its libraries, or on a GPU the CUDA context."""
+"""Memory of a process before it has a tensor: its libraries, or on a GPU the CUDA context."""
 GPU_OVERHEAD, CPU_OVERHEAD = 1.12, 1.35
 """What the allocator takes for a byte of tensors, at most. On CPUs 1.12 to 1.29 were measured; for GPUs it is assumed.
 """
@@ -48,7 +48,7 @@ def device_bytes(device: torch.device, ranks_here: int = 1) -> int:
 
 
 def refuse_what_cannot_fit(setup: TrainingSetup, cfg: Config, device: torch.device, ranks: int) -> None:
-    """TrainingError where the largest batch of the first epoch needs more than all memory of the device.
+    """TrainingError if the largest batch of the first epoch needs more than all memory of the device.
 
     What needs nearly all of it is left to the step that the loop makes of that batch. A model that cannot be made for
     its shapes alone is left to it too.
@@ -61,8 +61,8 @@ def refuse_what_cannot_fit(setup: TrainingSetup, cfg: Config, device: torch.devi
         if _fits_by_far(setup, cfg, states, shapes, limit_bytes):
             return
         footprint = footprint_of(setup.model, setup.task, cfg, plan, ranks, parallel.precision(cfg.train)[0])
-    except Exception as error:  # of a model of another package: the step that the loop makes tells
-        log.debug("train: what a step takes of memory cannot be told before: %s", error)
+    except Exception as error:  # of a model of another package: the first step of the loop shows it
+        log.debug("train: the memory of a step cannot be estimated: %s", error)
         return
     needed_N = footprint.least(shapes)
     needed_bytes = int(needed_N.max())
@@ -114,7 +114,7 @@ def _fits_by_far(setup: TrainingSetup, cfg: Config, states: States, shapes: Shap
 
 
 def ranks_needed(footprint: Footprint, lengths: Lengths, safe: int) -> int | None:
-    """How many devices share the weights, where one cannot hold them beside a batch of one utterance; None where that
+    """How many devices share the weights, where one cannot hold them beside a batch of one utterance; None if that
     helps nothing, or one is enough."""
     smallest = lengths.batches_of(int(np.quantile(lengths.durations_ms, 0.5)))
     states = footprint.states
@@ -145,9 +145,9 @@ def _too_large(
         )
     if not cfg.train.activation_checkpointing:
         fixes.append("set `train.activation_checkpointing: true`")
-    fixes.append("take a smaller `student.size`, or model to start from")
+    fixes.append("use a smaller `student.size`, or a smaller model to start from")
     return TrainingError(
-        f"the training needs {gib(int(footprint.least(shapes)[0]))} of memory, and {where} has {gib(limit_bytes)}",
+        f"the training needs {gib(int(footprint.least(shapes)[0]))} of memory, but {where} has {gib(limit_bytes)}",
         code="out-of-memory",
         why=f"its largest batch has {num} utterances of up to {longest_s:.1f} s; {parts}",
         fix="; or ".join(fixes),

@@ -114,12 +114,12 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of the utterances that batches are made of, tempo included, and the limits that are no budget."""
+    """Lengths of the utterances that batches are made of, tempo included, and the limits that are not a budget."""
 
     durations_ms: Ints
     max_utterances: int
     longest_ms: int | None = None
-    """What the model pads every utterance to; None where it takes any length."""
+    """What the model pads every utterance to; None if it takes any length."""
 
     def batches_of(self, budget_ms: int) -> Shapes:
         """The fullest batches that a budget allows, whatever the order of the utterances; none where all are longer."""
@@ -132,7 +132,7 @@ class Lengths:
 
 
 def largest_budget(footprint: Footprint, lengths: Lengths, limit_bytes: int) -> int | None:
-    """The largest `plan.budget_ms` all of whose batches fit, in whole seconds; None where not even one second does.
+    """The largest `plan.budget_ms` all of whose batches fit, in whole seconds; None if not even one second does.
 
     A larger one than all utterances fill, with `plan.max_utterances` in a batch, is not named.
     """

@@ -1,4 +1,4 @@
-"""A step that would break the weights is skipped, named and saved; after too many in a row the training stops."""
+"""A step that would break the weights is skipped, logged and saved; after too many in a row the training stops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LIMIT = 10
 class Guard:
     """Counts steps whose loss or gradient is not finite; TrainingError after `LIMIT` in a row.
 
-    `advise` says how to go on then; it is told whether the loss was finite, so that the gradient alone was not.
+    `advise` says how to continue then; its argument is whether the loss was finite, so that only the gradient was not.
     """
 
     def __init__(self, run: RunDir, rank: int, advise: Callable[[bool], str]) -> None:
@@ -59,7 +59,7 @@ class Guard:
                 f"the loss or its gradient was not finite in {LIMIT} steps in a row",
                 code="loss-not-finite",
                 why=f"the last one had loss {loss} and gradient norm {grad_norm} on {shown}",
-                fix=f"{self._advise(is_finite)}; `voxstill doctor {self._run.path} --batch {path}` says whether the "
+                fix=f"{self._advise(is_finite)}; `voxstill doctor {self._run.path} --batch {path}` shows whether the "
                 "audio is at fault",
             )
         return False
@@ -79,7 +79,7 @@ def save(path: Path, batches: Sequence[Batch], context: StepContext, *, step: in
 
 
 def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
-    """What `save` wrote: batches, context, step and rank; DataError where the file is none of those."""
+    """What `save` wrote: batches, context, step and rank; DataError if the file is none of those."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["about"])
@@ -91,10 +91,10 @@ def load(path: Path) -> tuple[list[Batch], StepContext, int, int]:
         return batches, StepContext(**about["share"]), about["step"], about["rank"]
     except Exception as error:  # safetensors has an error of its own for a file that is none
         raise DataError(
-            f"`{path}` is no saved batch",
+            f"`{path}` is not a saved batch",
             code="unreadable-file",
             why=first_line(error),
-            fix="name a file of the folder `skipped` of an experiment",
+            fix="give a file from the folder `skipped` of an experiment",
         ) from None
 
 
@@ -110,13 +110,13 @@ def oom_error(batch: Batch, step: int, budget_ms: int, passed_ms: int, error: Ba
     num, longest = batch.audio_BT.shape
     padded_ms = pcm.samples_to_ms(num * longest)
     fits = passed_ms if 0 < passed_ms < padded_ms else padded_ms // 2
-    known = "the largest that passed" if fits == passed_ms else "half of it; none has passed yet"
+    known = "the largest that passed" if fits == passed_ms else "half of it; no batch has passed yet"
     return TrainingError(
         f"memory ran out in step {step}: a batch of {num} utterances, {padded_ms / 1000:.1f} s with their padding",
         code="out-of-memory",
         why=f"{first_line(error)}; the longest utterance has {pcm.samples_to_s(longest):.1f} s",
-        fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), with `--continue EXP` where there is a "
-        "checkpoint; or take a smaller `student.size`",
+        fix=f"set `plan.budget_ms` to {min(fits, budget_ms)} ({known}), with `--continue EXP` if there is a "
+        "checkpoint; or use a smaller `student.size`",
     )
 
 

@@ -49,9 +49,9 @@ def launch(
 ) -> TrainingSummary:
     """Train in an experiment folder of its own, from the beginning or from where it was stopped; return its summary.
 
-    `settings_of` says which options change what is learnt: equal ones have the same folder. An `experiment` goes on
+    `settings_of` says which options change what is learnt: equal ones have the same folder. An `experiment` continues
     with them instead; where it is a checkpoint, its experiment does from there. The finished model is uploaded to
-    `train.upload`, of several processes by the first. StorageError where another process trains in the folder; it is
+    `train.upload`, of several processes by the first. StorageError if another process trains in the folder; it is
     told that `command` does so here.
     """
     path = None if experiment is None else Path(experiment)
@@ -102,7 +102,7 @@ def _launch(
 
 
 def _marked(run: RunDir, command: str) -> AbstractContextManager[None]:
-    """What this process starts is of this experiment."""
+    """Processes that this one starts belong to this experiment."""
     return run_mark.marked(command, str(run.path.absolute()))
 
 
@@ -136,7 +136,7 @@ def _followed(run: RunDir) -> Iterator[None]:
 
 
 def _open(cfg: Config, shards: ShardFigures, settings: Mapping[str, object], command: str) -> RunDir:
-    """The experiment folder of these settings; where it is new, an unfinished one of the same name is told."""
+    """The experiment folder of these settings; where it is new, an unfinished one of the same name is logged."""
     others = {run.path: run for run in named(cfg)}
     run = open_run(cfg, shards, settings, command)
     if run.path not in others:
@@ -166,7 +166,7 @@ def _as_one_of(
 
 
 def _on_ray(cfg: Config, run: RunDir, shards: ShardFigures, build: Build, where: Path, command: str) -> None:
-    """This worker of Ray as a rank of the training; it was begun `where`, and relative paths are meant from there."""
+    """This worker of Ray as a rank of the training; it was started `where`, and relative paths are meant from there."""
     _must_see(run)
     if where.is_dir():
         os.chdir(where)
@@ -183,10 +183,10 @@ def _prefix(shards: ShardFigures) -> str:
 def _must_see(run: RunDir) -> None:
     if not run.path.is_dir():
         raise ConfigError(
-            f"`{run.path}` is not there on {platform.node()}",
+            f"`{run.path}` does not exist on {platform.node()}",
             code="folder-not-shared",
             why="all machines of a training write into one experiment folder",
-            fix="set `train.root` to a folder that all of them see; `work` must be seen by all, too",
+            fix="set `train.root` to a folder on storage that all of them share; the same is needed for `work`",
         )
 
 
@@ -194,13 +194,13 @@ def _stopped(run: RunDir) -> NoReturn:
     if not run.last.exists():
         raise Interrupted(
             "training was stopped before its first checkpoint",
-            why="a signal asked for it",
-            fix="the same command begins at step 0; a smaller `train.checkpoint_every` keeps more",
+            why="it received a signal",
+            fix="the same command starts at step 0; a smaller `train.checkpoint_every` loses less",
         )
     raise Interrupted(
         f"training was stopped at step {state_file.read(run.last.resolve()).state.step:,}",
-        why="a signal asked for it; the checkpoint of that step is written",
-        fix="the same command goes on from there",
+        why="it received a signal; the checkpoint of that step is written",
+        fix="the same command resumes from there",
     )
 
 
@@ -215,7 +215,7 @@ def train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Bui
 
 def _train_rank(fabric: Fabric, cfg: Config, run: RunDir, prefix: str, build: Build, command: str) -> None:
     is_first, is_own_process = fabric.global_rank == 0, not log.handlers
-    if is_own_process or not is_first:  # one of them tells what all do
+    if is_own_process or not is_first:  # one of them logs for all
         start_logging("info" if is_first else "warning", cfg.monitor.log_format)
     world.pin_threads(cfg.train.threads)
     world.reuse_freed_memory()
@@ -245,7 +245,7 @@ def _train_owned(
         plan = data.plan(0, ascending=True)
         precision, because = parallel.precision(cfg.train)
         log.info(
-            "train: %s of %.2f million parameters; precision %s, because %s; the loss is counted by %s",
+            "train: %s of %.2f million parameters; precision %s, because %s; the loss is normalised by %s",
             setup.about,
             students.num_parameters(model) / 1e6,
             precision,
@@ -296,7 +296,7 @@ def _summary(run: RunDir, setup: TrainingSetup, state: state_file.State, plan: E
 
 
 def _log_dropped(plan: EpochPlan) -> None:
-    """Count what is in no batch; a warning where it is much: nobody looks for it in a summary."""
+    """Count what is in no batch; a warning where it is much: it is easily missed in a summary."""
     num, num_all = sum(plan.dropped.values()), len(plan.durations_ms)
     if num:
         level = logging.WARNING if num > _MANY_DROPPED * num_all else logging.INFO

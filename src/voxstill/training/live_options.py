@@ -2,7 +2,7 @@
 
 Rank 0 polls the request in a thread. The collective that a step has anyway says whether there is a new one; then all
 ranks take it after that step. What was taken is noted in `environment.json` with its step, before anything is done by
-it: so a training that was killed and goes on from an earlier checkpoint takes it again after the same step.
+it: so a training that was killed and continues from an earlier checkpoint takes it again after the same step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 MOST_WORKERS_PER_CORE = 16
-"""Of processes that read batches: whoever can write a request cannot fill the machine with them."""
+"""Of processes that read batches: a request cannot fill the machine with them."""
 _PACE = {f"train.{name}" for name, field in Train.model_fields.items() if config.is_pace(field)} | {"monitor.log_level"}
 
 
@@ -114,7 +114,7 @@ class LiveOptions:
                 self._change(segment)
 
     def answer(self) -> Mapping[str, object]:
-        """What became of the last request, as `control`, once; empty without a new answer, and on later ranks."""
+        """The outcome of the last request, as `control`, once; empty without a new answer, and on later ranks."""
         status = None if self._poller is None else self._poller.status
         if status is None or status.asked_at == self._told_at:
             return {}
@@ -137,7 +137,7 @@ class LiveOptions:
             self._asked = at, request
 
     def _answer(self, state: State, last_step: Callable[[], int]) -> Segment | None:
-        """What a request changes after these steps, which is noted; None where there is none, or it is refused."""
+        """What a request changes after these steps, which is noted; None if there is none, or it is refused."""
         with self._lock:
             asked, self._asked = self._asked, None
         if asked is None or self._poller is None:
@@ -156,7 +156,7 @@ class LiveOptions:
             refusal = (
                 error
                 if isinstance(error, VoxstillError)
-                else StorageError("it cannot be noted", code=system_code(error), why=str(error))
+                else StorageError("it cannot be recorded", code=system_code(error), why=str(error))
             )
             self._poller.refuse(at, refusal)
             return None
@@ -181,7 +181,7 @@ def _check_workers(cfg: Config, started: int) -> None:
             f"`train.loader_workers` cannot be {cfg.train.loader_workers:,} while it trains",
             code="change-refused",
             why=f"the machine has {world.num_cores()} cores, and at most {MOST_WORKERS_PER_CORE} for each are started",
-            fix=f"ask for {most} or fewer",
+            fix=f"request {most} or fewer",
         )
 
 
@@ -189,10 +189,11 @@ def _check_end(budget: Budget, cfg: Train, state: State) -> None:
     is_over = budget.progress(state.step, state.seconds) >= 1
     if is_over or budget.changed(cfg, state.step, state.seconds).progress(state.step, state.seconds) >= 1:
         raise ConfigError(
-            "the training is over" if is_over else "the training would be over already",
+            "the training is over" if is_over else "the training would already be over",
             code="training-over",
             why=f"it has made {state.step:,} steps in {state.seconds / 60:.1f} minutes",
-            fix="go on with it by `voxstill train CONFIG --continue EXP`"
+            fix="continue it with `voxstill train CONFIG --continue EXP`"
             if is_over
-            else "ask for more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, `--stop-after-epoch`",
+            else "request more `train.steps`, `train.epochs` or `train.max_minutes`; to end it, use "
+            "`--stop-after-epoch`",
         )

@@ -1,4 +1,4 @@
-"""The loop: a plan's steps become a student. It knows no model and no task by name.
+"""The loop: a plan's steps become a student. It is independent of models and tasks.
 
 A step's loss is a sum divided by counts from the plan, so accumulation and ranks need no collective to be right. All
 randomness is drawn from (seed, step, rank), so resuming needs no generator state.
@@ -130,7 +130,7 @@ class _Trainer:
         return state
 
     def train(self) -> State | None:
-        """Make all steps, then the averaged student, and judge it; None where a signal has ended it before."""
+        """Make all steps, then the averaged student, and judge it; None if a signal has ended it before."""
         cfg, state = self._cfg, self._state
         with (
             world.Signals(_after_this_step) as signals,
@@ -149,10 +149,10 @@ class _Trainer:
                     return None
             self._end_epoch()
         if cfg.train.patience and state.stale >= cfg.train.patience:
-            log.info("train: ends by `train.patience`: no better on the dev split in %d validations", state.stale)
+            log.info("train: ends by `train.patience`: no improvement on the dev split in %d validations", state.stale)
         if state.skipped and state.skipped == state.step:
             raise TrainingError(
-                "the training has taken no step",
+                "the training has made no step",
                 code="loss-not-finite",
                 why=f"the loss or its gradient was not finite in all {state.step}",
                 fix=self._advice(is_loss_finite=False),
@@ -160,7 +160,7 @@ class _Trainer:
         if self._is_sound:
             self._save()
         else:
-            log.warning("the last step was skipped: the newest checkpoint is of a step before")
+            log.warning("the last step was skipped: the newest checkpoint is of an earlier step")
         self._fabric.barrier()
         if cfg.train.average == "last":
             self._average.apply(self._model)
@@ -169,17 +169,19 @@ class _Trainer:
         ):
             checkpoint.load_mean(self._model, folders)
         else:
-            log.warning("`train.average` is best, and no checkpoint was judged on a dev split: the last are taken")
+            log.warning(
+                "`train.average` is best, but no checkpoint was evaluated on a dev split: the last ones are used"
+            )
         validate(self._task, self._model, self._data, state, self._meter, None)
         if state.risen_from is not None and self._is_first:
             divergence.warn(self._run, state, cfg, self._command, is_over=True)
-        log.info("%d steps in %s, %d epochs begun", state.step, clock(state.seconds), state.epoch + 1)
+        log.info("%d steps in %s, %d epochs started", state.step, clock(state.seconds), state.epoch + 1)
         return state
 
     def _probe(self) -> float:
         """Make the largest step of the first epoch beside all memory that the training will hold; it leaves no trace.
 
-        What does not fit is told now, not at hour 40. Returns the floating-point operations for a second of audio.
+        What does not fit is reported now, not at hour 40. Returns the floating-point operations for a second of audio.
         """
         plan = self._data.plan(0, ascending=True)
         worst = probe.largest_step(plan)
@@ -221,7 +223,7 @@ class _Trainer:
         steps_before = state.step - state.step_in_epoch
 
         def prepare(k: int, batches: list[Batch]) -> PreparedStep:
-            # the clock stands where the step before this one began: near enough for what it decides
+            # the clock stands where the step before this one started: near enough for what it decides
             progress = self._budget.progress(steps_before + k, state.seconds)
             return prepare_step(self._fabric, self._task, batches, progress, cfg.seed, steps_before + k)
 
@@ -256,7 +258,7 @@ class _Trainer:
                 return True
             if self._options.is_due(state.step, is_asked):
                 self._options.take(state, is_asked, self._last_step)
-                break  # with other options the data loader begins anew, as where a training is resumed
+                break  # with other options the data loader begins again, as where a training is resumed
         self._end_epoch()
         return False
 
@@ -274,7 +276,7 @@ class _Trainer:
     def _step(
         self, step: PreparedStep, context: StepContext, start: float, signals: world.Signals
     ) -> tuple[float, dict[str, float]]:
-        """Make one step that began at `start`; return the norm of its gradients, and its figures over all ranks.
+        """Make one step that started at `start`; return the norm of its gradients, and its figures over all ranks.
 
         The figures hold `loss`; `stops`, which is not 0 where a signal has reached a rank; and `asks`, which is not 0
         where options are requested.
@@ -324,9 +326,9 @@ class _Trainer:
         return one_step(fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, own=own)
 
     def _passes(self, loss: float, norm: float, batches: list[Batch], context: StepContext) -> bool:
-        """Whether the update of a step is taken; TrainingError where too many in a row were not.
+        """Whether the update of a step is taken; TrainingError if too many in a row were not.
 
-        Then the training goes on, if it does, from a checkpoint of before it diverged.
+        Then the training continues, if it does, from a checkpoint before it diverged.
         """
         try:
             return self._guard.passes(loss, norm, self._state.step, batches, context)
@@ -358,7 +360,7 @@ class _Trainer:
             self._task.watch(state.step, figures)
             if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
                 divergence.warn(self._run, state, self._cfg, self._command)
-        shown = "no step was taken yet" if state.loss is None else f"loss {state.loss:.3f}"
+        shown = "no step was made yet" if state.loss is None else f"loss {state.loss:.3f}"
         bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             more = {**self._waits.line(), **self._options.answer()}
@@ -372,7 +374,7 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def _after_this_step(name: str) -> None:
-    log.warning("%s: this step is the last one; once more stops at once", name)
+    log.warning("%s: this step is the last one; a second signal stops at once", name)
 
 
 def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:
@@ -392,4 +394,4 @@ def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Mete
 
 
 def _no_beat() -> None:
-    """Do nothing: no watchdog waits for a sign of life."""
+    """Do nothing: no watchdog waits for a heartbeat."""

@@ -1,4 +1,4 @@
-"""The metrics of a training, from the small files in which its ranks say how they are."""
+"""The metrics of a training, from the small files in which its ranks report their state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUN = gauges(
     ["experiment"],
     {
         "train_running": "1 while the training runs, 0 after it.",
-        "train_loss": "Loss of the last step, over all ranks; NaN where it was none.",
+        "train_loss": "Loss of the last step, over all ranks; NaN if it was not finite.",
         "train_grad_norm": "Norm of the gradients of the last step, before it is clipped.",
         "train_learning_rate": "Learning rate.",
         "train_epoch": "Epoch.",
@@ -38,14 +38,15 @@ _RUN = gauges(
     },
 )
 _RANK = gauges(
-    ["experiment", "rank"], {"train_last_step_timestamp_seconds": "When the rank gave its last sign of life."}
+    ["experiment", "rank"], {"train_last_step_timestamp_seconds": "Time of the last heartbeat of the rank."}
 ) | counters(
     ["experiment", "rank"],
     {
-        "train_steps": "Steps begun, with those before a resumption.",
+        "train_steps": "Steps started, including those before a resumption.",
         "train_audio_seconds": "Audio that the rank has trained on.",
         "train_data_wait_seconds": "Time that the rank has waited for data.",
-        "train_own_seconds": "Time that the rank has spent on data and forward passes, waiting for no other rank.",
+        "train_own_seconds": "Time that the rank has spent on data and forward passes, without waiting for other "
+        "ranks.",
     },
 )
 
@@ -78,12 +79,12 @@ class TrainingMetrics:
         self._is_running = False
 
     def status(self) -> str | None:
-        """What to say where the log is silent: nothing while the ranks make steps, for one of them says so itself."""
+        """What to log if the log is silent: nothing while the ranks make steps, as one of them logs that itself."""
         newest = max(self._states.values(), key=lambda state: state.at, default=None)
         silent_s = time.time() - (newest.at if newest else self._start)
         if silent_s < SILENCE_S:
             return None
-        last = f"the last step is {newest.step:,}" if newest else "no rank has begun"
+        last = f"the last step is {newest.step:,}" if newest else "no rank has started"
         return f"train: {last}; nothing new for {monitor.clock(silent_s)}"
 
     def samples(self) -> Iterator[Sample]:
@@ -148,7 +149,7 @@ class TrainingMetrics:
             for rank, state in states.items()
             if self._host in (None, state.host) and (_beat(state) != self._before.get(rank) or state.is_alive_here())
         }
-        for rank, state in self._states.items():  # a rank that has left is known as it was last
+        for rank, state in self._states.items():  # a rank that has ended is known by its last state
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))
         if self._first is None:
@@ -156,7 +157,7 @@ class TrainingMetrics:
 
 
 def _beat(state: RankState) -> tuple[object, ...]:
-    """Which sign of life of which process it is; figures such as the loss may be NaN, which equals nothing."""
+    """Which heartbeat of which process it is; figures such as the loss may be NaN, which equals nothing."""
     return state.host, state.pid, state.born, state.at
 
 

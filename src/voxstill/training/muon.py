@@ -47,12 +47,12 @@ class Muon(torch.optim.Optimizer):
         """Update all weights that have a gradient."""
         assert closure is None, "the gradients are there already"
         self._adamw.step()
-        alike: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        by_shape: defaultdict[tuple[int, int], list[Tensor]] = defaultdict(list)
         for weight in self._group["params"]:
             if weight.grad is not None:
-                alike[sides(weight)].append(weight)
+                by_shape[sides(weight)].append(weight)
         lr, decay = self._group["lr"], 1 - self._group["lr"] * self._group["weight_decay"]
-        for (short, wide), weights in alike.items():
+        for (short, wide), weights in by_shape.items():
             scale = -lr * UPDATE_RMS * wide**0.5
             at_once = max(1, _AT_ONCE // (short * wide))
             for batch in (weights[first : first + at_once] for first in range(0, len(weights), at_once)):
@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
                     weight.mul_(decay).add_(part(whole_update.to(weight.dtype), weight), alpha=scale)
 
     def _direction(self, weight: Tensor) -> Tensor:
-        """Nesterov's momentum of a gradient, as a whole matrix that is no taller than wide."""
+        """Nesterov's momentum of a gradient, as a whole matrix that is not taller than wide."""
         gradient = weight.grad
         assert gradient is not None
         state = self.state[weight]

@@ -45,7 +45,7 @@ def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:
     matrices, others = muon.split(model)
     if not matrices:
         raise ConfigError(
-            "`train.optimizer: muon` has nothing to learn",
+            "`train.optimizer: muon` has nothing to optimise",
             code="option-unused",
             why=f"{type(model).__name__} has no layers with weight matrices",
             fix="set `train.optimizer: adamw`",

@@ -19,7 +19,7 @@ _NAME = "training"
 
 
 def check_free(run: RunDir, command: str) -> None:
-    """StorageError where another process trains in the folder: told before ranks are started."""
+    """StorageError if another process trains in the folder: reported before ranks are started."""
     _acquire(run, command).release()
 
 
@@ -27,7 +27,7 @@ def check_free(run: RunDir, command: str) -> None:
 def owned(fabric: Fabric, run: RunDir, command: str) -> Iterator[Callable[[], None]]:
     """Own the folder while the block runs; StorageError on every rank where another process trains in it.
 
-    Gives a function that raises StorageError where another process has taken the folder over, as this one showed no
+    Gives a function that raises StorageError if another process has taken the folder over, as this one showed no
     sign of life for long. A process of this machine that is gone has lost it at once.
     """
     held: list[Lease] = []

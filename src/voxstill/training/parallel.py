@@ -37,7 +37,7 @@ T = TypeVar("T")
 def precision(cfg: Train) -> tuple[str, str]:
     """The precision (`fp32`, `bf16` or `fp16`) and the reason for it."""
     if cfg.precision != "auto":
-        return cfg.precision, "asked for by `train.precision`"
+        return cfg.precision, "set by `train.precision`"
     if not torch.cuda.is_available():
         return "fp32", "there is no GPU, and bf16 is no faster on a CPU"
     major, minor = torch.cuda.get_device_capability()
@@ -58,14 +58,14 @@ def record_rank_error(run: RunDir, fabric: Fabric) -> Iterator[None]:
             run.ranks.mkdir(parents=True, exist_ok=True)
             draft = run.ranks / f".error-{fabric.global_rank}"
             draft.write_text(json.dumps(about))
-            with contextlib.suppress(FileExistsError):  # the first one is told
+            with contextlib.suppress(FileExistsError):  # the first one is reported
                 os.link(draft, run.ranks / "error")
         raise
 
 
 @contextlib.contextmanager
 def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
-    """Around processes that train together: one that fails is told as the error that it raised, else as its end.
+    """Around processes that train together: one that fails is reported as the error that it raised, else as its end.
 
     SIGTERM is passed on to them; Ctrl-C reaches them by itself.
     """
@@ -86,12 +86,12 @@ def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
                 f"a process of the training, rank {error.error_index}, has ended",
                 code="rank-ended",
                 why=str(error).strip().splitlines()[-1],
-                fix=f"`{run.log}` says what it did last; the same command goes on from the last checkpoint",
+                fix=f"`{run.log}` shows what it did last; the same command resumes from the last checkpoint",
             ) from error
 
 
 def _pass_on(name: str) -> None:
-    log.warning("%s: the ranks end after this step; once more stops at once", name)
+    log.warning("%s: the ranks end after this step; a second signal stops at once", name)
     if name == "SIGTERM":
         for child in multiprocessing.active_children():
             if child.pid is not None:
@@ -99,16 +99,16 @@ def _pass_on(name: str) -> None:
 
 
 def with_ranks(ranks: Ranks, cfg: Config) -> Config:
-    """The configuration of processes that others have started: a batch for each, where nobody said how many.
+    """The configuration of processes that others have started: a batch for each, where their number is not set.
 
-    ConfigError where `train.devices` says another number than there are on this machine.
+    ConfigError if `train.devices` says another number than there are on this machine.
     """
     if "devices" in cfg.train.model_fields_set and cfg.train.devices != ranks.num_local:
         raise ConfigError(
             f"`train.devices` is {cfg.train.devices}",
             code="ranks-mismatch",
             why=f"{ranks.launcher} has started {ranks.num_local} processes on this machine",
-            fix=f"leave `train.devices` out: {ranks.launcher} decides",
+            fix=f"leave `train.devices` out: {ranks.launcher} sets it",
         )
     return with_batches(
         ranks.num, cfg.model_copy(update={"train": cfg.train.model_copy(update={"devices": ranks.num_local})})
@@ -149,7 +149,7 @@ def broadcast_from_rank0(fabric: Fabric, make: Callable[[], T]) -> T:
 def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     """A Lightning Fabric that starts `devices` processes, or joins the `ranks` that are there already.
 
-    TrainingError where this machine has too few GPUs.
+    TrainingError if this machine has too few GPUs.
     """
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
@@ -159,10 +159,10 @@ def fabric(cfg: Train, ranks: Ranks | None = None) -> Fabric:
     on_gpu = torch.cuda.is_available()
     if on_gpu and cfg.devices > torch.cuda.device_count():
         raise TrainingError(
-            f"{cfg.devices} processes are to train on this machine",
+            f"{cfg.devices} processes must train on this machine",
             code="too-few-resources",
-            why=f"each sees {torch.cuda.device_count()} GPUs",
-            fix="start fewer (`train.devices`), or let each process see all GPUs of its machine",
+            why=f"each process sees {torch.cuda.device_count()} GPUs",
+            fix="use fewer (`train.devices`), or let each process see all GPUs of its machine",
         )
     return Fabric(
         accelerator="cuda" if on_gpu else "cpu",
@@ -207,7 +207,7 @@ class Scaling:
             self._scaler.update()
 
     def state(self) -> dict[str, float] | None:
-        """What a resumed training goes on with."""
+        """What a resumed training continues with."""
         return None if self._scaler is None else self._scaler.state_dict()
 
 
@@ -225,7 +225,7 @@ def shard_model(model: nn.Module, fabric: Fabric, cfg: Train) -> None:
             raise ConfigError(
                 "`train.sync_batchnorm` needs GPUs",
                 code="option-conflict",
-                why=f"{fabric.world_size} processes train on the CPU, and torch counts over ranks on CUDA alone",
+                why=f"{fabric.world_size} processes train on the CPU, and torch synchronises batch norm only on CUDA",
                 fix="set `train.sync_batchnorm: false`, or `train.devices: 1`",
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]

@@ -1,4 +1,5 @@
-"""The largest step of a training, made before the first: what does not fit into memory is told then, not at hour 40."""
+"""The largest step of a training, made before the first: what does not fit into memory is reported then, not at hour
+40."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def context_of(plan: EpochPlan, step: int) -> StepContext:
 def held(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> Iterator[None]:
     """Hold the memory that a training takes later: AdamW's two moments of each weight, and the average of the weights.
 
-    What is there already, as it is where a training goes on, is not held twice. The buffers of the model are put back
+    What is there already, as it is where a training continues, is not held twice. The buffers of the model are put back
     to what they were, and its gradients removed.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]

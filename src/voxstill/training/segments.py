@@ -1,7 +1,7 @@
-"""A training that goes on with other options: each change begins a segment, which `environment.json` notes.
+"""A training that continues with other options: each change begins a segment, which `environment.json` notes.
 
-A command changes them when it goes on with the experiment, or a request while it trains. `config.yaml` is what the last
-command said, and `config.segment=N.yaml` what those before it did: a request is noted as a segment alone.
+A command changes them when it continues with the experiment, or a request while it trains. `config.yaml` is what the
+last command said, and `config.segment=N.yaml` what those before it did: a request is noted as a segment alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _ORDER = ("plan.", "augment.")
-"""Options that may make other batches of an epoch: the one that was begun is then not gone on with."""
+"""Options that may make other batches of an epoch: the one that was started is then not gone on with."""
 _NO_EPOCH_ENDS = 1 << 62
 _SEGMENTS = pydantic.TypeAdapter(list[Segment])
 
@@ -60,32 +60,32 @@ def describe(changed: Mapping[str, tuple[object, object]]) -> str:
 def begin(
     run: RunDir, cfg: Config, shards: ShardFigures, settings: Mapping[str, object], start: Path | None = None
 ) -> None:
-    """Let the experiment go on with this configuration, from its last checkpoint, also where it was finished.
+    """Let the experiment continue with this configuration, from its last checkpoint, also where it was finished.
 
     From `start`, another of its checkpoints, where that is named: later ones are set aside. The same once more changes
-    nothing, and goes on from the last. ConfigError where there is nothing to go on from or nothing left to do, and
+    nothing, and continues from the last. ConfigError if there is nothing to continue from or nothing left to do, and
     where the student, the seed or the shards are others. The caller owns the experiment.
     """
     if not run.config.is_file():
         raise ConfigError(
-            f"`{run.path}` is no experiment",
+            f"`{run.path}` is not an experiment",
             code="no-experiment",
             why="there is no config.yaml in it",
-            fix="name a folder below `train.root`",
+            fix="give a folder below `train.root`",
         )
     if not experiment.is_trained_on(run, cfg, shards):
         raise ConfigError(
             f"`{run.path}` was trained on other shards",
             code="cannot-continue",
-            why="the steps that it has made are of another corpus",
-            fix="leave out `--continue`: a new experiment begins, with this one's `model/` as `student.checkpoint`",
+            why="its steps so far are of another corpus",
+            fix="leave out `--continue`: a new experiment starts, with this one's `model/` as `student.checkpoint`",
         )
     command = "pretrain" if experiment.is_pretraining(run) else "train"
     if (command == "pretrain") != ("pretrain" in settings):
         raise ConfigError(
-            f"`{run.path}` cannot go on here",
+            f"`{run.path}` cannot continue here",
             code="cannot-continue",
-            why=f"`voxstill {command}` began it",
+            why=f"`voxstill {command}` started it",
             fix=f"run: voxstill {command} CONFIG --continue {run.path}",
         )
     changed = changes(run, cfg)
@@ -94,10 +94,10 @@ def begin(
     fixed = _fixed(changed)
     if fixed:
         raise ConfigError(
-            f"`{run.path}` cannot go on with another `{fixed[0]}`",
+            f"`{run.path}` cannot continue with another `{fixed[0]}`",
             code="cannot-continue",
             why=f"it is {changed[fixed[0]][0]} there, and {changed[fixed[0]][1]} here",
-            fix="leave out `--continue`: a new experiment begins",
+            fix="leave out `--continue`: a new experiment starts",
         )
     state = _state(run, start)
     changed = _differences(run, _at(run, state.step), cfg)
@@ -113,12 +113,12 @@ def begin(
     _note(run, cfg, experiment.recipe_of(run, settings), state.step, changed)
     if (request := run.path / REQUEST).exists():
         request.unlink()
-        log.info("train: what `voxstill control` requested before is taken back")
-    log.info("train: `%s` goes on at step %d with %s", run.path, state.step, describe(changed))
+        log.info("train: the earlier requests of `voxstill control` are withdrawn")
+    log.info("train: `%s` continues at step %d with %s", run.path, state.step, describe(changed))
 
 
 def note_request(run: RunDir, segment: Segment) -> None:
-    """Note a change by request; those that were taken after later steps, which are made anew, are no longer noted."""
+    """Note a change by request; those that were taken after later steps, which are made again, are no longer noted."""
     segments = of(run)
     while segments and segments[-1].requested_at is not None and segments[-1].step > segment.step:
         segments.pop()
@@ -132,18 +132,18 @@ def requested(run: RunDir) -> list[Segment]:
 
 
 def begun_since(run: RunDir, step: int) -> list[Segment]:
-    """The segments that a command began since the checkpoint of a step was written: it is of the segment before."""
+    """The segments that a command started since the checkpoint of a step was written: it is of the segment before."""
     since = itertools.takewhile(lambda segment: segment.step >= step, reversed(of(run)))
     return [segment for segment in since if segment.requested_at is None][::-1]
 
 
 def change_batches(begun: Iterable[Segment]) -> bool:
-    """Whether segments may have other batches than the epoch that was begun before them."""
+    """Whether segments may have other batches than the epoch that was started before them."""
     return any(name.startswith(_ORDER) for segment in begun for name in segment.changed)
 
 
 def of(run: RunDir) -> list[Segment]:
-    """The segments after the first, as `environment.json` notes them; TrainingError where those are none."""
+    """The segments after the first, as `environment.json` notes them; TrainingError if those are none."""
     try:
         return _SEGMENTS.validate_python(experiment.noted(run).get("segments", []))
     except pydantic.ValidationError as error:
@@ -151,12 +151,12 @@ def of(run: RunDir) -> list[Segment]:
             f"`{run.environment}` is broken",
             code="checkpoint-broken",
             why=f"`segments`: {error.errors()[0]['msg']}",
-            fix="restore it from a copy; without it nobody knows with which options the training went on",
+            fix="restore it from a copy; without it the options that the training continued with are unknown",
         ) from None
 
 
 def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
-    """Warn of the newest unfinished experiment that this configuration could go on with, where a new one begins."""
+    """Warn of the newest unfinished experiment that this configuration could continue with, where a new one begins."""
     for run in runs:
         if experiment.finished_summary(run) is not None or not run.last.exists():
             continue
@@ -166,8 +166,8 @@ def tell_unfinished(runs: Iterable[RunDir], cfg: Config) -> None:
             continue
         if changed and not _fixed(changed):
             log.warning(
-                "train: a new experiment begins at step 0; `%s` is not finished and differs in %s: "
-                "`--continue %s` goes on with it",
+                "train: a new experiment starts at step 0; `%s` is not finished and differs in "
+                "%s: `--continue %s` continues it",
                 run.path,
                 describe(changed),
                 run.path,
@@ -185,7 +185,7 @@ def _at(run: RunDir, step: int) -> Config:
 
 
 def _fixed(changed: Iterable[str]) -> list[str]:
-    """Those of the changed options that no training can go on with."""
+    """Those of the changed options that no training can continue with."""
     return [name for name in changed if name == "seed" or name.startswith(("student.", "pretrain."))]
 
 
@@ -196,16 +196,16 @@ def _state(run: RunDir, start: Path | None) -> state_file.State:
                 f"the checkpoint `{start}` is broken",
                 code="checkpoint-broken",
                 why="; ".join(f"`{name}`: {reason}" for name, reason in faults.items()),
-                fix="name another one, or the experiment to go on from the newest whole one",
+                fix="give another one, or the experiment to continue from the newest complete one",
             )
         return state_file.read(start).state
     newest = checkpoint.newest(run)
     if newest is None:
         raise ConfigError(
-            f"`{run.path}` has no checkpoint to go on from",
+            f"`{run.path}` has no checkpoint to continue from",
             code="cannot-continue",
             why="it was stopped before its first",
-            fix="leave out `--continue`: a new experiment begins",
+            fix="leave out `--continue`: a new experiment starts",
         )
     return state_file.read(newest).state
 
@@ -226,7 +226,7 @@ def _note(run: RunDir, cfg: Config, recipe: str, step: int, changed: Mapping[str
 
 
 def _is_noted(segment: Segment, step: int, changed: Mapping[str, tuple[object, object]]) -> bool:
-    """Whether a segment is this one; what was requested before it is no longer known when it is begun once more."""
+    """Whether a segment is this one; what was requested before it is no longer known when it is started once more."""
     after = {name: pair[1] for name, pair in segment.changed.items()}
     is_equal = all(name in after and after[name] == value for name, (_, value) in changed.items())
     return segment.requested_at is None and segment.step == step and is_equal

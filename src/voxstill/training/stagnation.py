@@ -29,7 +29,7 @@ def watch(state: State, metric: str) -> None:
 
 
 def advice_on(validations: Sequence[Validation], metric: str) -> str | None:
-    """What is wrong and what to look at, the likeliest first; None where the error falls with the loss, or is small."""
+    """What is wrong and what to look at, the most likely first; None if the error falls with the loss, or is small."""
     if len(validations) < NUM_VALIDATIONS:
         return None
     losses, errors = zip(*validations, strict=True)
@@ -37,16 +37,16 @@ def advice_on(validations: Sequence[Validation], metric: str) -> str | None:
         return None
     if min(errors[1:]) < errors[0] * (1 - ERROR_FALLS):
         return None
-    reasons = ["overfitting: more audio, more augmentation, a smaller student, or an end by `train.patience`"]
+    reasons = ["overfitting: use more audio, more augmentation, a smaller student, or `train.patience`"]
     if metric == _WORDS:
         reasons += [
             "the labels of the dev split: another teacher, language or spelling than those of the train split",
             "the tokenizer: the vocabulary lacks characters or words of the dev split (`student.units`)",
-            "decoding: a young CTC student writes blanks alone, for thousands of steps without word times",
+            "decoding: early in training a CTC student outputs only blanks, for thousands of steps without word times",
         ]
         if errors[-1] > 1 - SMALL_ERROR:  # hardly a word is right: that was never learnt
             reasons.reverse()
     return (
         f"over {len(validations)} validations the loss fell from {losses[0]:.3g} to {losses[-1]:.3g}, and the "
-        f"{metric} on the dev split went from {errors[0]:.3f} to {errors[-1]:.3f}. Look at {'; '.join(reasons)}"
+        f"{metric} on the dev split went from {errors[0]:.3f} to {errors[-1]:.3f}. Check {'; '.join(reasons)}"
     )

@@ -31,7 +31,7 @@ Validation = tuple[float, float]
 class State:
     """What the loop remembers: steps done, the place in the epoch, the clock, the last loss and the best error.
 
-    `error` is that of just these weights on the dev split, None where nobody has measured it; `stale` says how often in
+    `error` is that of just these weights on the dev split, None if it was not measured; `stale` says how often in
     a row it was no better than the best. `loss` is a running mean of a loss that has these `loss_parts`, and
     `least_loss` its least value; `risen_from` is that value where the loss has risen far above it: see `divergence`.
     `rows` counts the lines of `metrics.jsonl`: those written after the checkpoint go when it is resumed.
@@ -78,7 +78,7 @@ class Saved:
 
 
 def step_of(folder: Path) -> int | None:
-    """The step that the name of a folder says; None where it is not the name of a checkpoint."""
+    """The step that the name of a folder says; None if it is not the name of a checkpoint."""
     match = _FOLDER.fullmatch(folder.name)
     return int(match[2]) if match else None
 
@@ -104,12 +104,12 @@ def parse(data: bytes, name: str) -> Saved:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     sums = document.get(_SUMS)
     if sums is not None:
-        told = sums.pop(NAME, None) if isinstance(sums, dict) else None
-        if told != _sum_of_text(document):
-            raise ValueError("it does not add up to its checksum")
+        checksum = sums.pop(NAME, None) if isinstance(sums, dict) else None
+        if checksum != _sum_of_text(document):
+            raise ValueError("it does not match its checksum")
     numbers = {key: value for key, value in document.items() if key not in (_AVERAGE, _SUMS)}
     if unknown := sorted(numbers.keys() - {field.name for field in fields(State)}):
         raise ValueError(f"`{unknown[0]}` is unknown")
@@ -145,12 +145,12 @@ def _files(averaged: int) -> list[str]:
 
 
 def _fault(path: Path, sum_: str | None) -> str | None:
-    """Why a file of weights is not what was written; None where it is, as far as can be known without a checksum."""
+    """Why a file of weights is not what was written; None if it is, as far as can be known without a checksum."""
     if not path.is_file():
         return "it is missing"
     try:
         if sum_ is not None:
-            return None if _sum_of(path) == sum_ else "its bytes do not add up to its checksum"
+            return None if _sum_of(path) == sum_ else "its bytes do not match its checksum"
         with safe_open(path, "pt") as weights:
             weights.keys()
     except (SafetensorError, OSError, ValueError) as error:

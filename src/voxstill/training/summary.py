@@ -17,7 +17,7 @@ class Segment:
     step: int
     changed: Mapping[str, tuple[object, object]]
     requested_at: str | None = None
-    """When `voxstill control` requested the change while it trained; None where the training was started again with
+    """When `voxstill control` requested the change while it trained; None if the training was started again with
     it."""
     seconds: float | None = None
     """Training time before it, where it was requested."""
@@ -37,7 +37,7 @@ class TrainingSummary(Result):
     dev_metric: str
     """Key of the error in the JSON: `dev_wer`, `dev_eer`, `dev_loss`, ..."""
     dev_error: float | None
-    """The error of the finished model on the dev split; None where that was not measured."""
+    """The error of the finished model on the dev split; None if that was not measured."""
     parameters: int
     skipped: int
     """Steps whose update was left out."""
@@ -47,7 +47,7 @@ class TrainingSummary(Result):
     dropped: Mapping[str, int]
     """Utterances that are in no batch, by reason."""
     segments: Sequence[Segment] | None = None
-    """Where the options were changed; None where they never were."""
+    """Where the options were changed; None if they never were."""
 
     def to_dict(self) -> dict[str, object]:
         """The fields, with the error under the name of its metric."""

@@ -60,10 +60,10 @@ class StepContext:
         }
         if unit not in counts:
             raise TrainingError(
-                f"a loss cannot be counted by `{unit}`",
+                f"a loss cannot be normalised by `{unit}`",
                 code="plugin-broken",
                 why=f"a plan counts {', '.join(counts)}",
-                fix="name one of them as the `unit` of the task",
+                fix="set one of them as the `unit` of the task",
             )
         return max(counts[unit], 1)
 
@@ -95,7 +95,7 @@ class ModelInput:
 
 @dataclass(frozen=True, slots=True)
 class DevBatch:
-    """A batch of the dev split with its references: one text for each utterance, empty where there is none.
+    """A batch of the dev split with its references: one text for each utterance, empty if there is none.
 
     `context` counts the whole dev split, so that losses of its batches add up to that of all.
     """
@@ -141,13 +141,13 @@ class Task(Protocol):
 
 
 def minimised(task: Task, figures: Mapping[str, float]) -> float:
-    """Return the figure of the dev split that is to become small, the first; TrainingError where there is none."""
+    """Return the figure of the dev split that is to become small, the first; TrainingError if there is none."""
     if not figures:
         raise TrainingError(
-            "the dev split was judged without a figure",
+            "the validation on the dev split returned no figures",
             code="plugin-broken",
             why=f"`{type(task).__name__}.validate` returned an empty dictionary",
-            fix="return the figure to minimise first, or None where there is nothing to judge by",
+            fix="return the figure to minimise first, or None if there is nothing to evaluate",
         )
     return next(iter(figures.values()))
 

@@ -13,11 +13,11 @@ from voxstill.storage.store import Store
 
 DONE = "_SUCCESS.json"
 HUB = "hf://"
-_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token with write permission"
 
 
 def check(target: str) -> None:
-    """StorageError where nothing can be brought there: it is no address, or nobody is logged in to the Hub."""
+    """StorageError if nothing can be brought there: it is not an address, or there is no login to the Hub."""
     if not target.startswith(HUB):
         Store(target)
         return
@@ -33,11 +33,11 @@ def check(target: str) -> None:
     except HFValidationError as error:
         fix = f"give `{HUB}OWNER/NAME`"
         raise StorageError(
-            f"`{target}` is no repository of the Hub", code="hub-upload", why=str(error), fix=fix
+            f"`{target}` is not a repository of the Hub", code="hub-upload", why=str(error), fix=fix
         ) from None
     if get_token() is None:
         raise StorageError(
-            f"cannot write to `{target}`", code="hub-upload", why="nobody is logged in to the Hub here", fix=_LOGIN
+            f"cannot write to `{target}`", code="hub-upload", why="this machine is not logged in to the Hub", fix=_LOGIN
         )
 
 
@@ -46,7 +46,7 @@ def upload(run: RunDir, target: str) -> None:
 
     In a folder or a bucket both lie in a folder named as the experiment, and `_SUCCESS.json`, which counts the bytes of
     each file, is written last. On the Hub they are one commit, to a private repository where there is none yet: the
-    model at its top, as `from_pretrained` wants it, the rest below `training/`. StorageError where they cannot be
+    model at its top, as `from_pretrained` wants it, the rest below `training/`. StorageError if they cannot be
     written; the experiment stays as it is, and the same command again brings them there.
     """
     if target.startswith(HUB):
@@ -58,7 +58,7 @@ def upload(run: RunDir, target: str) -> None:
     done = store.read_json(DONE)
     if done == sizes:
         return
-    if done is not None:  # of before the training went on, which its log tells by its length
+    if done is not None:  # of earlier the training went on, which the length of its log shows
         store.delete(DONE)
     for key, path in paths.items():
         store.upload(key, path)
@@ -84,7 +84,7 @@ def _notes(run: RunDir) -> list[Path]:
 def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
     """The model folder of a copy lies at `target`, in `exports/` and the name of its checkpoint, its weights last.
 
-    StorageError where it cannot be written.
+    StorageError if it cannot be written.
     """
     files = sorted((path for path in copy.model.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     keys = {f"{run.exports.name}/{copy.path.name}/{path.relative_to(copy.model).as_posix()}": path for path in files}
@@ -100,7 +100,7 @@ def upload_export(run: RunDir, copy: RunDir, target: str) -> None:
 def commit(model: Path, target: str, files: Mapping[str, Path | bytes]) -> str:
     """Bring files to the Hub as one commit that is named after the folder of a model; return the repository's address.
 
-    Where there is no repository yet, a private one is made. StorageError where they cannot be written.
+    Where there is no repository yet, a private one is made. StorageError if they cannot be written.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -112,9 +112,9 @@ def commit(model: Path, target: str, files: Mapping[str, Path | bytes]) -> str:
     except Exception as error:  # which HTTP library speaks, and raises, is the Hub library's own affair
         cause = error.__cause__ or error
         why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        fix = f"{_LOGIN}; then the same command brings it there"
+        fix = f"{_LOGIN}; then the same command uploads it"
         raise StorageError(
-            f"the model of `{model}` is not at `{target}`", code="hub-upload", why=why, fix=fix
+            f"the model of `{model}` was not uploaded to `{target}`", code="hub-upload", why=why, fix=fix
         ) from error
     log.info("%d files are at %s", len(files), target)
     return url

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from voxstill.training.data_source import Data
 
 RECENT_S = 30.0
-"""A training is judged by so many seconds while it goes on."""
+"""A training is judged by so many seconds while it continues."""
 SHARES = ("computing", "core_wait", "read", "decode", "transfer", "prepare", "loader_core_wait")
 """What a line of the metrics has of it, as shares of the time of its steps."""
 _WRITE_S = 5.0
@@ -42,7 +42,7 @@ _WRITE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWaits:
-    """What the file of a rank says: where it runs, with what, and its waits, lately and since its process began."""
+    """What the file of a rank says: where it runs, with what, and its waits, lately and since its process started."""
 
     rank: int
     ranks: int
@@ -77,7 +77,7 @@ class Stopwatch:
         return self._seconds
 
     def take(self) -> float:
-        """The seconds so far; counting starts anew."""
+        """The seconds so far; counting starts again."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
@@ -85,7 +85,7 @@ class Stopwatch:
 class WaitMeter:
     """Measures the steps of one rank, `with meter.step()` each; `line` gives the shares of a line of the metrics.
 
-    When it is left, what held up the rank since its process began goes into the log.
+    When it is left, what held up the rank since its process started goes into the log.
     """
 
     def __init__(self, run: RunDir, rank: int, ranks: int, cfg: Train, data: Data) -> None:

@@ -1,9 +1,9 @@
-"""A rank that makes no step is found within a time limit, by itself or by those who wait for it, and all ranks end.
+"""A rank that makes no step is found within a time limit, by itself or by those that wait for it, and all ranks end.
 
 Each rank notes its process, its last step and its figures in a file of the experiment folder. A thread of each looks
-whether its own steps go on. Where they do not, it writes the stacks of all ranks of its machine into the log and ends
-them: a collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in a
-library leaves its stacks there, too.
+whether its own steps continue. Where they do not, it writes the stacks of all ranks of its machine into the log and
+ends them: a collective that waits for somebody who never comes has no other way out. A rank that is ended by a fault in
+a library leaves its stacks there, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STACKS_S = 1.0  # what the others have to write theirs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankState:
-    """What a rank says of itself: its process, when that was born, its machine, the step that it has begun, and the
+    """What a rank says of itself: its process, when that was born, its machine, the step that it has started, and the
     figures of the last one."""
 
     pid: int
@@ -86,7 +86,7 @@ class Watchdog:
         self._run.ranks.mkdir(parents=True, exist_ok=True)
         self._stacks = self._run.log.open("a", encoding="utf-8")
         faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-        self._tells_faults = not faulthandler.is_enabled()  # else somebody has chosen where they are told
+        self._tells_faults = not faulthandler.is_enabled()  # else they are logged where the user has chosen
         if self._tells_faults:
             faulthandler.enable(self._stacks, all_threads=True)
         self.beat(0)
@@ -105,7 +105,7 @@ class Watchdog:
             self._run.ranks.rmdir()
 
     def beat(self, step: int | None = None) -> None:
-        """Work goes on; with a `step`, that one has begun. What others read is written once a second."""
+        """Work continues; with a `step`, that one has started. What others read is written once a second."""
         self._beat = time.monotonic()
         self._step = self._step if step is None else step
         if self._beat - self._written > _WRITE_S:

@@ -33,11 +33,11 @@ TOKEN = "a-token-of-a-test"
 
 @contextlib.contextmanager
 def served(metrics: Metrics | None = None, **options: object) -> Iterator[Endpoint]:
-    made = Endpoint(Monitor.model_validate({"port": 0, **options}), metrics or Metrics())
+    server = Endpoint(Monitor.model_validate({"port": 0, **options}), metrics or Metrics())
     try:
-        yield made
+        yield server
     finally:
-        made.close()
+        server.close()
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def test_a_token_is_taken_without_the_line_break_of_its_file_and_refused_where_n
     certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(endpoint.TOKEN, f"{TOKEN}\n")
-    with served(host="0.0.0.0", tls_cert=str(certificate)) as made:
-        assert read(f"https://localhost:{made.port}/metrics", certificate, TOKEN) == 200
+    with served(host="0.0.0.0", tls_cert=str(certificate)) as server:
+        assert read(f"https://localhost:{server.port}/metrics", certificate, TOKEN) == 200
     monkeypatch.setenv(endpoint.TOKEN, "schlüssel")
     with pytest.raises(ConfigError, match="cannot be sent in a header"):
         Endpoint(Monitor(port=0), Metrics())
@@ -108,30 +108,30 @@ def test_a_certificate_that_is_none_is_a_config_error(tmp_path: Path) -> None:
 
 
 def test_another_path_is_not_found() -> None:
-    with served() as made:
-        assert read(f"http://127.0.0.1:{made.port}/metrics?collect=x") == 200
-        assert read(f"http://127.0.0.1:{made.port}/etc/passwd") == 404
+    with served() as server:
+        assert read(f"http://127.0.0.1:{server.port}/metrics?collect=x") == 200
+        assert read(f"http://127.0.0.1:{server.port}/etc/passwd") == 404
 
 
 @pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 def test_an_address_of_version_6_is_listened_at() -> None:
-    with served(host="::1") as made:
-        assert read(f"http://[::1]:{made.port}/metrics") == 200
+    with served(host="::1") as server:
+        assert read(f"http://[::1]:{server.port}/metrics") == 200
 
 
 def test_a_run_that_nobody_has_read_ends_at_once() -> None:
-    with served() as made:
+    with served() as server:
         before_s = time.monotonic()
-        made.linger()
+        server.linger()
         assert time.monotonic() - before_s < 1
 
 
 def test_a_run_that_was_read_waits_for_one_more_scrape() -> None:
-    with served() as made:
-        url = f"http://127.0.0.1:{made.port}/metrics"
+    with served() as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
         read(url)
-        until(lambda: made._readers)  # counted once it is sent
-        thread = threading.Thread(target=made.linger)
+        until(lambda: server._readers)  # counted once it is sent
+        thread = threading.Thread(target=server.linger)
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
@@ -142,57 +142,57 @@ def test_a_run_that_was_read_waits_for_one_more_scrape() -> None:
 
 def test_the_wait_for_a_scrape_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_LINGER_S", 0.5)
-    with served() as made:
-        read(f"http://127.0.0.1:{made.port}/metrics")
-        until(lambda: made._readers)
+    with served() as server:
+        read(f"http://127.0.0.1:{server.port}/metrics")
+        until(lambda: server._readers)
         before_s = time.monotonic()
-        made.linger()
+        server.linger()
         assert 0.4 < time.monotonic() - before_s < 5
 
 
 def test_each_reader_is_waited_for_by_its_own_interval() -> None:
-    with served() as made:
+    with served() as server:
         now_s = time.monotonic()
         for ago_s in (10.0, 9.7, 9.4):
-            made.count_scrape("a shell", now_s - ago_s)
+            server.count_scrape("a shell", now_s - ago_s)
         for ago_s in (16.0, 1.0):
-            made.count_scrape("Prometheus", now_s - ago_s)
-        thread = threading.Thread(target=made.linger)
+            server.count_scrape("Prometheus", now_s - ago_s)
+        thread = threading.Thread(target=server.linger)
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
-        made.count_scrape("a shell", time.monotonic())
+        server.count_scrape("a shell", time.monotonic())
         thread.join(0.3)
         assert thread.is_alive()
-        made.count_scrape("Prometheus", time.monotonic())
+        server.count_scrape("Prometheus", time.monotonic())
         thread.join(10)
         assert not thread.is_alive()
 
 
 def test_who_has_not_read_for_long_is_not_waited_for() -> None:
-    with served() as made:
-        made.count_scrape("a shell", time.monotonic() - 60)
+    with served() as server:
+        server.count_scrape("a shell", time.monotonic() - 60)
         before_s = time.monotonic()
-        made.linger()
+        server.linger()
         assert time.monotonic() - before_s < 1
 
 
 def test_many_readers_take_no_room() -> None:
-    with served() as made:
+    with served() as server:
         for number in range(1000):
-            made.count_scrape(f"client {number}", time.monotonic())
-        assert len(made._readers) < 100
+            server.count_scrape(f"client {number}", time.monotonic())
+        assert len(server._readers) < 100
 
 
 def test_what_was_served_for_one_command_is_not_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_LINGER_S", 0.2)
-    made = endpoint.serve(Monitor(port=0), "run")
-    assert made is not None
-    assert endpoint.serve(Monitor(port=0), "run") is made
-    assert read(f"http://127.0.0.1:{made.port}/metrics") == 200
+    server = endpoint.serve(Monitor(port=0), "run")
+    assert server is not None
+    assert endpoint.serve(Monitor(port=0), "run") is server
+    assert read(f"http://127.0.0.1:{server.port}/metrics") == 200
     endpoint.end()
     with pytest.raises(OSError, match="refused"):
-        read(f"http://127.0.0.1:{made.port}/metrics")
+        read(f"http://127.0.0.1:{server.port}/metrics")
     before_s = time.monotonic()
     endpoint.end()
     assert time.monotonic() - before_s < 1
@@ -206,12 +206,12 @@ def test_a_real_prometheus_finds_a_run_and_sees_its_end(tmp_path: Path) -> None:
     folder.mkdir()
     with prometheus(tmp_path, config) as server:
         meter = StepMeter("label", 1, "utterances")
-        with served(Metrics({"step": meter})) as made:
-            discovery.write(str(folder), made.host, made.port, "my-run", is_tls=False)
+        with served(Metrics({"step": meter})) as exporter:
+            discovery.write(str(folder), exporter.host, exporter.port, "my-run", is_tls=False)
             with meter:
                 (row,) = server.first("voxstill_step_running == 1")
                 assert (row["metric"]["run"], row["metric"]["host"]) == ("my-run", socket.gethostname())
-            made.linger()
+            exporter.linger()
             discovery.remove()
         until(lambda: server.query("last_over_time(voxstill_step_running[1m]) == 0"))
         until(lambda: not server.query("up"))
@@ -232,8 +232,8 @@ def test_a_real_prometheus_reads_with_tls_and_the_token(
     }
     config = {"global": {"scrape_interval": "500ms"}, "scrape_configs": [discover]}
     folder.mkdir()
-    with prometheus(tmp_path, config) as server, served(tls_cert=str(certificate)) as made:
-        discovery.write(str(folder), made.host, made.port, "run", is_tls=True)
+    with prometheus(tmp_path, config) as server, served(tls_cert=str(certificate)) as exporter:
+        discovery.write(str(folder), exporter.host, exporter.port, "run", is_tls=True)
         assert server.first("up == 1")
         discovery.remove()
 

@@ -110,7 +110,7 @@ def test_entries_of_an_ark_are_read_alone(tmp_path: Path) -> None:
         ({"segments": "u0 r 0 1\nu1 r 1 0.5\n"}, "segments:2"),
         ({"segments": "u1 r zero 1\n"}, "segments:1"),
         ({"segments": "u1 r 0 1 left\n"}, "segments:1"),
-        ({"text": "r a\nr b\n"}, "says `r` twice"),
+        ({"text": "r a\nr b\n"}, "has the key `r` twice"),
         ({"wav_scp": "r a.wav\n\nq b.wav\n"}, "wav.scp:2"),
     ],
 )

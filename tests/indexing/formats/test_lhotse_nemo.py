@@ -63,7 +63,7 @@ def test_cuts_of_lhotse_are_read(tmp_path: Path, ending: str, monkeypatch: pytes
     assert (whole.id, whole.text, whole.start_ms, whole.uri) == ("whole", "one two", None, str(tmp_path / "m/a.wav"))
     assert (part.text, part.info.speaker, part.start_ms, part.end_ms) == ("three four", "x", 50, 150)
     assert (elsewhere.text, elsewhere.uri) == (None, str(tmp_path / "b.wav"))
-    assert "let lhotse write it into files" in str(memory_.failure)
+    assert "write it to files with lhotse" in str(memory_.failure)
     assert (out.text, out.start_ms) == (None, 100)
     path = tmp_path / "mixed.jsonl"
     path.write_text(json.dumps(cut("m", "a.wav", type="MixedCut")) + "\n")
@@ -96,7 +96,7 @@ def test_a_shar_of_lhotse_is_read_from_its_cuts_or_its_folder(tmp_path: Path, fa
         entry = entries[f"c/{shard}.{k}"]
         assert (entry.text, entry.start_ms, entry.failure) == ("one two", None, None)
         assert fetch(entry.uri).data == wav(300 + 9 * shard + k)
-    assert "no tar `recording.000007.tar`" in str(entries["gone"].failure)
+    assert "the tar `recording.000007.tar` of its audio is missing" in str(entries["gone"].failure)
 
 
 @pytest.mark.parametrize("far", [False, True])

@@ -61,7 +61,7 @@ def test_columns_may_have_the_names_of_other_tools(tmp_path: Path) -> None:
         ("file_name,text\na.wav,x\nb.wav,y,z\n", 3, "more cells"),
         ("file_name,start_ms\na.wav,soon\n", 2, "`start_ms` is 'soon'"),
         ("file_name,channel\na.wav,-1\n", 2, "`channel` is -1"),
-        ("name,text\na.wav,x\n", 1, "one of them is `audio`"),
+        ("name,text\na.wav,x\n", 1, "one of them `audio`"),
     ],
 )
 def test_a_bad_line_of_a_table_is_named(tmp_path: Path, text: str, line: int, why: str) -> None:
@@ -98,7 +98,7 @@ def test_parquet_as_hugging_face_writes_it_is_read_where_it_names_files(tmp_path
     entries = entries_in(tmp_path / "paths.parquet")
     assert [entry.text for entry in entries] == [str(k) for k in range(3000)]
     assert entries[-1].uri == str(tmp_path / "2999.wav")
-    assert "holds the audio itself" in refused(tmp_path / "bytes.parquet").what
+    assert "contains the audio itself" in refused(tmp_path / "bytes.parquet").what
     (tmp_path / "no.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
     assert "not a Parquet manifest" in refused(tmp_path / "no.parquet").what
 

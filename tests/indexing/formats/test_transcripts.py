@@ -52,7 +52,7 @@ def test_texts_that_do_not_fit_a_list_are_refused(tmp_path: Path, words: str, li
 def test_a_list_of_fairseq_in_a_bucket_needs_addresses(tmp_path: Path) -> None:
     store = Store("memory://fairseq")
     store.replace("valid.tsv", b"/home/clips\n1.wav\t3200\n")
-    assert "write its address there" in refused("memory://fairseq/valid.tsv").why
+    assert "write its path on this one there" in refused("memory://fairseq/valid.tsv").why
     store.replace("valid.tsv", b"memory://fairseq/clips\n1.wav\t3200\n")
     store.replace("valid.wrd", b"hello\n")
     assert [(row.uri, row.text) for row in entries_in("memory://fairseq/valid.tsv")] == [

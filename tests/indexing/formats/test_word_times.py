@@ -79,11 +79,11 @@ def test_words_are_read_or_there_is_a_reason(words: object, wanted: object) -> N
 def test_times_start_with_the_utterance_and_fit_its_text_and_audio(
     words: Any, text: str | None, span_ms: tuple[int, int], wanted: object
 ) -> None:
-    found = word_times.of_utterance(words, text, span_ms)
-    if isinstance(found, tuple):
-        assert [word.text for word in found] == ["one", "two"]
-        found = tuple((word.start_ms, word.end_ms) for word in found)
-    assert found == wanted
+    times = word_times.of_utterance(words, text, span_ms)
+    if isinstance(times, tuple):
+        assert [word.text for word in times] == ["one", "two"]
+        times = tuple((word.start_ms, word.end_ms) for word in times)
+    assert times == wanted
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])

@@ -66,6 +66,6 @@ def test_what_raises_is_a_line_with_the_reason() -> None:
 
     refused, broken = run([Probe("one", refuses, 5, part="storage"), Probe("two", breaks, 5)])
     assert (refused.state, refused.found, refused.fix) == ("fail", "cannot read it: denied", "ask for the right")
-    assert (broken.state, broken.found) == ("warn", "it cannot be told: KeyError: 'MemTotal'")
+    assert (broken.state, broken.found) == ("warn", "it cannot be checked: KeyError: 'MemTotal'")
     assert result([refused]).exit_code == 4
     assert "fix: ask for the right" in result([refused]).to_text()

@@ -50,9 +50,9 @@ def test_a_port_in_use_is_told_with_its_option(tmp_path: Path, capsys: pytest.Ca
 def test_a_bucket_that_hangs_is_a_failed_check_and_one_that_answers_is_timed(tmp_path: Path) -> None:
     fault = HungBucket(tmp_path)
     with fault.induced():
-        told = fault.ask()
-        assert (told.checks[0]["name"], told.checks[0]["state"], told.code) == ("bucket", "fail", 4)
-        with fault.mended(told.checks[0]["fix"]):
+        expected = fault.ask()
+        assert (expected.checks[0]["name"], expected.checks[0]["state"], expected.code) == ("bucket", "fail", 4)
+        with fault.mended(expected.checks[0]["fix"]):
             (check,) = (check for check in fault.ask().checks if check["name"] == "bucket")
             assert "is written in" in check["found"]
 
@@ -80,7 +80,7 @@ def test_gpus_are_judged_by_what_their_driver_says() -> None:
     assert states(IDLE, cuda=None)["driver"] == "warn"
     held = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB, unowned_bytes=8 * GIB)
     (orphan,) = (check for check in judge_gpus([held], (13, 0), "2.11.0", (13, 0), None) if check.name == "GPU memory")
-    assert orphan.found == "8.0 GiB of GPU 1 are in use, and no process has them"
+    assert orphan.found == "8.0 GiB of GPU 1 are in use, but no process holds them"
     used = Gpu(number=1, name="H100", used_bytes=9 * GIB, total_bytes=80 * GIB)
     assert "GPU memory" not in states(used)
     assert judge_gpus([], (13, 0), None, None, None)[0].state == "ok"
@@ -106,4 +106,4 @@ def test_the_machine_is_looked_at_in_three_seconds(tmp_path: Path, capsys: pytes
 
 def test_a_folder_that_is_neither_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", str(tmp_path)]) == 3
-    assert "no work folder, and no experiment" in capsys.readouterr().err
+    assert "neither a work folder nor an experiment" in capsys.readouterr().err

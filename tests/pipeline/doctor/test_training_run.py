@@ -194,7 +194,7 @@ def test_a_training_measures_its_waits_and_a_stopped_one_is_told(tmp_path: Path)
     line = json.loads(run.metrics.read_text().splitlines()[-1])
     assert {*SHARES, "clipped"} <= line.keys()
     (check,) = (check for check in checks(run) if check.name == "process")
-    assert (check.state, "goes on where it stopped" in check.fix) == ("warn", True)
+    assert (check.state, "resumes where it stopped" in check.fix) == ("warn", True)
 
 
 def test_a_training_is_looked_at_without_torch(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_training_is_looked_at_without_torch(tmp_path: Path) -> None:
 def test_a_training_says_at_its_end_what_held_it_up(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     train_once(str(work), str(run.path), "train.steps=4")
-    assert " is the limit" in run.log.read_text()
+    assert " is the bottleneck" in run.log.read_text()
     assert read_waits(run)[0].total.steps == 4
 
 

@@ -46,7 +46,7 @@ class Source(Section):
                 raise ConfigError(
                     f"`source.split` is `{self.split}` and `source.{name}` is set",
                     code="option-conflict",
-                    why="everything in the source belongs to that split, the speakers that are named too",
+                    why="everything in the source belongs to that split, including the speakers listed",
                     fix="leave one of them out, or make two sources of it",
                 )
         return self
@@ -103,7 +103,7 @@ class Segment(Section):
             raise ConfigError(
                 f"`segment.target_ms` is {self.target_ms}",
                 code="option-conflict",
-                why=f"no utterance is longer than `segment.max_ms`, which is {self.max_ms}",
+                why=f"no utterance can be longer than `segment.max_ms`, which is {self.max_ms}",
                 fix="make it at most `segment.max_ms`",
             )
         return self

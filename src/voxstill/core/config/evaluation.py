@@ -50,16 +50,16 @@ class Decode(Section):
         others = {"beam": self.beam > 1, "lm": self.lm, "boost": self.boost, "tune": self.tune}
         for name in (option_name for option_name, is_set in others.items() if self.grammar and is_set):
             raise ConfigError(
-                f"`decode.grammar` and `decode.{name}` do not go together",
+                f"`decode.grammar` and `decode.{name}` cannot be combined",
                 code="option-conflict",
-                why="the search along a grammar is exact, and knows no other texts to choose from",
+                why="the search in a grammar is exact and has no other hypotheses to rescore",
                 fix=f"leave `decode.{name}` out, or `decode.grammar`",
             )
         for name in (option_name for option_name in ("lm", "boost") if self.beam == 1 and getattr(self, option_name)):
             raise ConfigError(
-                f"`decode.{name}` has no use with `decode.beam: 1`",
+                f"`decode.{name}` has no effect with `decode.beam: 1`",
                 code="option-unused",
-                why="where one text is followed, there is nothing to choose from",
+                why="greedy search follows one hypothesis, so there is nothing to choose from",
                 fix="set `decode.beam`, to 16 for example",
             )
         return self

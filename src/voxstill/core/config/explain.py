@@ -103,7 +103,7 @@ def renamed(kind: type[BaseModel], tree: Mapping[str, object], prefix: str = "")
     if new := {other: name for other, name in former.items() if other not in _WARNED_OF}:
         _WARNED_OF.update(new)
         names = ", ".join(f"`{other}` is now `{name}`" for other, name in new.items())
-        log.warning("config: options have other names: %s. The old ones still work", names)
+        log.warning("config: renamed options: %s. The old names still work", names)
     return current
 
 
@@ -139,7 +139,7 @@ def both_names(name: str, former: Sequence[str]) -> ConfigError:
         f"`{name}` is set twice, once by its former name",
         code="option-conflict",
         why=f"{' and '.join(f'`{other}`' for other in former)} was renamed to `{name}`",
-        fix=f"keep `{name}` alone",
+        fix=f"keep only `{name}`",
     )
 
 
@@ -158,7 +158,7 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
     explain = f"voxstill explain {section}" if section else "voxstill explain"
     if first["type"] == "extra_forbidden":
         return ConfigError(
-            f"there is no option `{dotted}`{more}",
+            f"unknown option `{dotted}`{more}",
             code="unknown-option",
             why="an unknown key would be ignored silently",
             fix=suggestion(dotted.removeprefix(prefix), known, prefix) or f"see {explain}",

@@ -71,7 +71,7 @@ def tree(overrides: Sequence[str], below: Mapping[str, object] | None = None) ->
                 f"{override!r} is not an override",
                 code="config-unreadable",
                 why=f"it is a {type(override).__name__}",
-                fix='write "section.key=value", one text for each',
+                fix='write "section.key=value", one string per override',
             )
         dotted, equals, text = override.partition("=")
         if not equals or not dotted.strip():
@@ -119,8 +119,8 @@ def dump(config: Config) -> str:
 def template() -> str:
     """A commented configuration: what must be said stands plain, everything else is there with its default."""
     lines = [
-        "# voxstill configuration. Commented options show their defaults: take away `# ` to change one.",
-        "# The whole line:  voxstill run THIS_FILE      Every option:  voxstill explain",
+        "# voxstill configuration. Commented options show their defaults: remove `# ` to change one.",
+        "# All steps:  voxstill run THIS_FILE      Every option:  voxstill explain",
         "",
         "work: work/mine",
         f"# seed: {Config().seed}",
@@ -164,7 +164,7 @@ def _set(tree: dict[str, object], dotted: str, value: object, where: str) -> Non
             below = tree[section] = {} if below is None else {"name": below}
         if not isinstance(below, dict):
             raise ConfigError(
-                f"`{where}` goes below `{section}`, which is not a section",
+                f"`{where}` is below `{section}`, which is not a section",
                 code="config-unreadable",
                 why=f"`{section}` is {below!r}",
                 fix=f"set `{section}` as a whole" if isinstance(below, list) else "see voxstill explain",

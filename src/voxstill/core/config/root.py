@@ -43,9 +43,9 @@ _WINDOW = 2_048
 """Utterances of a window for each batch of a step: the batches of a step then are of nearly the same length."""
 
 _NO_STREAM = {
-    "kind": "a streaming student is an RNN-T, which writes a token when it hears it",
+    "kind": "a streaming student is an RNN-T, which emits each token as soon as it is spoken",
     "normalization": "it is computed from the whole utterance",
-    "task": "a streaming student writes text",
+    "task": "a streaming student only does recognition",
 }
 """Why an option of the student does not go with streaming."""
 
@@ -104,7 +104,7 @@ class Config(Section):
     @classmethod
     def _work_is_named(cls, work: str) -> str:
         if not work.strip():
-            raise ValueError("it is empty: name a folder, or the prefix of a bucket")
+            raise ValueError("it is empty: give a folder, or the prefix of a bucket")
         return work
 
     @model_validator(mode="wrap")
@@ -177,8 +177,8 @@ class Config(Section):
             raise ConfigError(
                 "`decode.tune` has nothing to tune",
                 code="option-unused",
-                why="it searches for the weights of a language model, and there is none",
-                fix="set `decode.lm` and `decode.beam`; for `voxstill run`, `evaluate.lm_order` will do",
+                why="it tunes the weights of a language model, and none is set",
+                fix="set `decode.lm` and `decode.beam`; for `voxstill run`, `evaluate.lm_order` is enough",
             )
         return self
 
@@ -189,7 +189,7 @@ class Config(Section):
             for name, only in (("kind", ["rnnt"]), ("normalization", ["none", None]), ("task", ["recognition"])):
                 if (value := getattr(self.student, name)) not in only:
                     raise ConfigError(
-                        f"`student.{name}: {value}` does not go with `student.streaming`",
+                        f"`student.{name}: {value}` cannot be combined with `student.streaming`",
                         code="option-conflict",
                         why=_NO_STREAM[name],
                         fix=f"set `student.{name}: {only[0]}`",

@@ -50,7 +50,7 @@ class Serve(Section):
             raise ConfigError(
                 f"`serve.max_replicas` is {self.max_replicas}, and `serve.min_replicas` {self.min_replicas}",
                 code="option-conflict",
-                why="there would be no number between",
+                why="the minimum must not exceed the maximum",
                 fix="raise `serve.max_replicas`",
             )
         return self

@@ -58,7 +58,7 @@ class Teacher(BaseModel):
 
     name: str = option("pocketsphinx")
     """`pocketsphinx`, `transformers`, `vllm`, `faster-whisper`, `sherpa`, `openai` (any such server), `student` (a
-    trained one), `consensus` (what others agree on), `corrected` (what people judged in `voxstill explore`),
+    trained one), `consensus` (what others agree on), `corrected` (judgements in `voxstill explore`),
     `reference` (the human texts) or `echo` (for tests)."""
 
     @model_validator(mode="before")
@@ -72,9 +72,9 @@ class Teacher(BaseModel):
         if preset not in TEACHER_PRESETS:
             near = difflib.get_close_matches(preset, TEACHER_PRESETS, n=1, cutoff=0.3)
             raise ConfigError(
-                f"there is no preset `{preset}`",
+                f"unknown teacher preset `{preset}`",
                 code="unknown-name",
                 why=f"the presets of teachers are {', '.join(TEACHER_PRESETS)}",
-                fix=f"did you mean `{near[0]}`?" if near else "name one of them, or set teacher.name and its options",
+                fix=f"did you mean `{near[0]}`?" if near else "use one of them, or set teacher.name and its options",
             )
         return {**TEACHER_PRESETS[preset], **settings}

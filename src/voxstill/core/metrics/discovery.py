@@ -19,7 +19,7 @@ _written: Path | None = None
 def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
     """Write the file of this process into the folder, and remove those of processes of this machine that are gone.
 
-    StorageError where it cannot be written.
+    StorageError if it cannot be written.
     """
     global _written  # noqa: PLW0603
     machine, pid = socket.gethostname(), os.getpid()
@@ -36,7 +36,7 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
             f"`{path}` cannot be written",
             code=system_code(error),
             why=error.strerror or str(error),
-            fix="set `monitor.discovery` to a folder that can be",
+            fix="set `monitor.discovery` to a writable folder",
         ) from None
     _written = path
     return path
@@ -45,7 +45,7 @@ def write(folder: str, host: str, port: int, run: str, *, is_tls: bool) -> Path:
 def remove() -> None:
     """Remove the file of this process."""
     if _written is not None:
-        with contextlib.suppress(OSError):  # Prometheus finds nobody there, and a later run removes it
+        with contextlib.suppress(OSError):  # Prometheus finds no endpoint there, and a later run removes it
             _written.unlink(missing_ok=True)
 
 

@@ -54,7 +54,7 @@ class Endpoint:
     def __init__(self, options: Monitor, metrics: Metrics = METRICS) -> None:
         """Listen at `options.host` and `options.port`; the system chooses for 0.
 
-        ConfigError where the address is taken or belongs to another machine, where anyone could read it, and where the
+        ConfigError if the address is taken or belongs to another machine, where anyone could read it, and where the
         certificate cannot be used.
         """
         assert options.port is not None
@@ -102,7 +102,8 @@ class Endpoint:
                 del self._readers[next(iter(self._readers))]
 
     def linger(self) -> None:
-        """Wait until all who read the metrics have read them once more, as the end of a run is seen by nobody else.
+        """Wait until all who read the metrics have read them once more, as otherwise none of them would see the end of
+        a run.
 
         A reader is given up two of its intervals after it read last, and all are after `MOST_LINGER_S`.
         """
@@ -126,8 +127,8 @@ class Endpoint:
             raise ConfigError(
                 f"anyone could read the metrics at {options.host}",
                 code="server-keys",
-                why="beyond this machine they are served with TLS and a token",
-                fix=f"set `monitor.tls_cert`, `monitor.tls_key` and {TOKEN}; in a network that you trust "
+                why="other machines need TLS and a token",
+                fix=f"set `monitor.tls_cert`, `monitor.tls_key` and {TOKEN}; in a trusted network "
                 "`monitor.insecure=true`",
             )
 
@@ -189,13 +190,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token() -> str:
-    """The token that readers need; empty where none is set. ConfigError where a header cannot hold it."""
+    """The token that readers need; empty if none is set. ConfigError if a header cannot hold it."""
     token = world.environment().get(TOKEN, "").strip()
     if not all("!" <= char <= "~" for char in token):
         raise ConfigError(
             f"{TOKEN} cannot be sent in a header",
             code="server-keys",
-            why="it has characters that are no printable ASCII",
+            why="it has characters that are not printable ASCII",
             fix="choose another token: openssl rand -hex 32",
         )
     return token

@@ -1,4 +1,4 @@
-"""The GPUs of this machine by NVML: use, memory, power, heat. Nothing where there is none, or no `nvidia-ml-py`."""
+"""The GPUs of this machine by NVML: use, memory, power, heat. Nothing if there is none, or no `nvidia-ml-py`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ large GPUs always reach it."""
 _GPU = gauges(
     ["gpu"],
     {
-        "gpu_utilization_ratio": "Share of the time with a kernel at work.",
-        "gpu_memory_used_bytes": "Memory in use, by anyone.",
+        "gpu_utilization_ratio": "Share of the time in which a kernel runs.",
+        "gpu_memory_used_bytes": "Memory in use, by all processes.",
         "gpu_memory_size_bytes": "Memory of the GPU.",
         "gpu_power_watts": "Power drawn.",
         "gpu_temperature_celsius": "Temperature of the chip.",
-        "gpu_slowed_down": "1 while heat or a power brake slows it down.",
+        "gpu_slowed_down": "1 while heat or a power limit slows it down.",
     },
 )
 
 
 @functools.cache
 def nvml() -> ModuleType | None:
-    """NVML, ready to be asked; None where there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
+    """NVML, ready to be asked; None if there is no driver or no `nvidia-ml-py` (the extra `gpu`)."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -70,7 +70,7 @@ class Gpus:
 
 
 def slowed_by(library: ModuleType, gpu: object) -> str | None:
-    """What slows a GPU down, in words; None where nothing does. NVMLError where it does not say."""
+    """What slows a GPU down, in words; None if nothing does. NVMLError if it does not say."""
     reasons = library.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     for name, cause in _SLOW.items():
         if any(reasons & getattr(library, f"nvmlClocks{kind}{name}", 0) for kind in ("EventReason", "ThrottleReason")):

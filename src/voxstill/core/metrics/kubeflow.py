@@ -53,7 +53,7 @@ class Status:
 
 @contextlib.contextmanager
 def reporting(status: Callable[[], Status]) -> Iterator[None]:
-    """Within this block a thread reports the status, and once more at the end; nothing where nobody asks for it."""
+    """Within this block a thread reports the status, and once more at the end; nothing if it is not requested."""
     if not world.environment().get(URL):
         yield
         return
@@ -65,12 +65,12 @@ def reporting(status: Callable[[], Status]) -> Iterator[None]:
 
 
 def _report(status: Status) -> None:
-    """Send one report; the training goes on whatever comes of it."""
+    """Send one report; the training continues whatever comes of it."""
     environment = world.environment()
     try:
         url = environment[URL]
         if not url.startswith(("https://", "http://")):
-            raise ValueError("it is no address")
+            raise ValueError("it is not an address")
         headers = {"Content-Type": "application/json"}
         if token_file := environment.get(TOKEN_FILE):  # the token in it is renewed
             headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"

@@ -12,7 +12,7 @@ from voxstill.core.version import __version__
 _INFO = Metric("info", "The version of voxstill.", ("version",))
 _DISK = gauges(
     ["folder"],
-    {"disk_free_bytes": "Free space where the folder lies.", "disk_size_bytes": "Size of that disk."},
+    {"disk_free_bytes": "Free space on the disk of the folder.", "disk_size_bytes": "Size of that disk."},
 )
 
 

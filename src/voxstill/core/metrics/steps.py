@@ -26,7 +26,7 @@ _STEP = gauges(
         "elapsed_seconds": "Time of the step so far.",
         "time_left_seconds": "Time to the end at the rate so far.",
         "rtfx": "Seconds of audio per second of the step.",
-        "last_commit_timestamp_seconds": "When a chunk was written last; until the first one, when the step began.",
+        "last_commit_timestamp_seconds": "When a chunk was last written; before the first one, when the step started.",
     },
 ) | counters(
     ["step"],
@@ -43,7 +43,7 @@ _ERRORS = Metric("errors", "Items with an error.", ("step", "kind"), is_counter=
 _STAGE = gauges(
     ["step", "stage"],
     {
-        "stage_workers": "Calls that all workers take at once.",
+        "stage_workers": "Calls that all workers can take at the same time.",
         "stage_working": "Calls in progress.",
         "stage_queue_parts": "Parts of chunks that wait for a worker.",
         "busy_ratio": "Utilisation of workers, 0 to 1: the bottleneck is near 1.",
@@ -59,9 +59,9 @@ _MODEL = gauges(
     ["step", "stage"],
     {
         "teacher_kv_cache_ratio": "Share of the KV cache in use, 0 to 1: the fullest of all engines.",
-        "teacher_requests_running": "Requests that the engines of the teacher work on.",
-        "teacher_requests_waiting": "Requests that wait for them.",
-        "teacher_tokens_per_second": "Tokens that they write.",
+        "teacher_requests_running": "Requests that the engines of the teacher are processing.",
+        "teacher_requests_waiting": "Requests that wait for the engines.",
+        "teacher_tokens_per_second": "Tokens that they generate.",
     },
 )
 
@@ -158,7 +158,7 @@ class StepMeter:
         return self.audio_ms / 1000 / max(summary.elapsed_s, 1e-9)
 
     def _time_left_s(self, summary: Summary) -> float | None:
-        """Seconds to the end at the rate so far; None where the end or the rate is not known."""
+        """Seconds to the end at the rate so far; None if the end or the rate is not known."""
         if self.total is None or not summary.num_items:
             return None
         return summary.elapsed_s * max(0, self.total - summary.num_items) / summary.num_items
@@ -173,7 +173,7 @@ class StepMeter:
                 f"{sum(count for _, count in errors):,} failed (" + ", ".join(f"{n:,} {why}" for why, n in errors) + ")"
             )
         if summary.num_retries:
-            yield f"{summary.num_retries:,} tried again"
+            yield f"{summary.num_retries:,} retried"
         if summary.num_restarts:
             yield f"{summary.num_restarts:,} workers replaced"
         yield from (f"{name} {share:.0%} busy" for name, share in summary.busy.items())

@@ -41,7 +41,7 @@ class CommandOptions(Section):
 class CommandEngine:
     """Runs the program once for each recording.
 
-    ConfigError where it is not there.
+    ConfigError if it is not there.
     """
 
     Options: ClassVar[type[Section]] = CommandOptions
@@ -51,18 +51,18 @@ class CommandEngine:
             raise ConfigError(
                 "`diarize.command` is empty",
                 code="option-missing",
-                why="it names no program",
-                fix="name a program and its arguments",
+                why="it contains no program",
+                fix="give a program and its arguments",
             )
         if shutil.which(options.command[0]) is None:
-            raise _cannot_run(options.command[0], "there is no such program")
+            raise _cannot_run(options.command[0], "the program does not exist")
         self.options = options
 
     def load(self) -> None:
         """Nothing to load: the program loads its model for each recording."""
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns that the program writes; DataError where it fails, is too slow, or writes no RTTM."""
+        """The turns that the program writes; DataError if it fails, is too slow, or writes no RTTM."""
         with scratch.folder() as folder:
             audio = folder / "audio.wav"
             _write(audio, samples_T)
@@ -103,7 +103,7 @@ class CommandEngine:
 
 
 def _ended(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
-    """The code with which a process ends; None where it does not in time: it and what it started are killed."""
+    """The code with which a process ends; None if it does not in time: it and what it started are killed."""
     try:
         return process.wait(timeout_s)
     except BaseException as error:
@@ -134,9 +134,9 @@ def _cannot_run(program: str, why: str) -> ConfigError:
         f"`{program}` cannot be run",
         code="diarization-fails",
         why=why,
-        fix="correct `diarize.command`: the first of it is a program",
+        fix="correct `diarize.command`: its first entry must be a program",
     )
 
 
 def _failed(program: str, why: str) -> DataError:
-    return DataError(f"`{program}` has failed", code="diarization-fails", why=why, fix="run it by hand on a WAV file")
+    return DataError(f"`{program}` has failed", code="diarization-fails", why=why, fix="run it manually on a WAV file")

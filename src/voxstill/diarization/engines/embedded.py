@@ -71,11 +71,11 @@ class EmbeddedEngine:
 
     def __init__(self, options: EmbeddedOptions) -> None:
         self.options = options
-        weights.path()  # where they are missing, it is told before anything is read
+        weights.path()  # missing weights are reported before anything is read
         self._network: Ge2e | None = None
 
     def load(self) -> None:
-        """Load the network; ConfigError where its weights are not those of it."""
+        """Load the network; ConfigError if its weights are not those of it."""
         from voxstill.diarization import ge2e
 
         self._network = ge2e.load()

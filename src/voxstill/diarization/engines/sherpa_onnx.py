@@ -56,14 +56,14 @@ class SherpaOnnxEngine:
         for name, path in (("segmentation", options.segmentation), ("embedding", options.embedding)):
             if not Path(path).is_file():
                 raise ConfigError(
-                    f"`{path}` is no file",
+                    f"`{path}` is not a file",
                     code="diarization-fails",
-                    why=f"`diarize.{name}` names it",
+                    why=f"`diarize.{name}` is set to it",
                     fix="give the path of an ONNX file that sherpa-onnx distributes",
                 )
 
     def load(self) -> None:
-        """Try the models on noise; ConfigError where they do not load or run."""
+        """Try the models on noise; ConfigError if they do not load or run."""
         noise_T = np.random.default_rng(0).normal(0, 100, _TRIAL_S * RATE_HZ).astype(np.int16)
         try:
             self.turns(noise_T)
@@ -72,11 +72,11 @@ class SherpaOnnxEngine:
                 "the models of the diarization engine `sherpa-onnx` do not run",
                 code="diarization-fails",
                 why=error.why,
-                fix="look at `diarize.segmentation` and `diarize.embedding`: sherpa-onnx distributes both kinds",
+                fix="check `diarize.segmentation` and `diarize.embedding`: sherpa-onnx distributes models for both",
             ) from None
 
     def turns(self, samples_T: Samples) -> list[Turn]:
-        """The turns of a recording, all of which is in memory; DataError where sherpa-onnx ends its process."""
+        """The turns of a recording, all of which is in memory; DataError if sherpa-onnx ends its process."""
         with scratch.folder() as folder:
             path = folder / "samples.npy"
             np.save(path, pcm.to_float(samples_T[0 : len(samples_T)]))
@@ -93,7 +93,7 @@ class SherpaOnnxEngine:
                 "sherpa-onnx has ended its process",
                 code="diarization-fails",
                 why=lines[-1][:_MOST_MESSAGE],
-                fix="look at the models and the audio",
+                fix="check the models and the audio",
             )
         segments = json.loads(process.stdout.splitlines()[-1])
         return numbered([(round(start * 1000), round(end * 1000), str(name)) for start, end, name in segments])

@@ -1,4 +1,4 @@
-"""The engine `transformers`: a streaming Sortformer, which hears who speaks, several at once included.
+"""The engine `transformers`: a streaming Sortformer, which finds who speaks, overlapping speech included.
 
 The recording goes through in chunks with a cache of its speakers, so an hour takes no more memory than a minute.
 """
@@ -48,7 +48,7 @@ class TransformersEngine:
         self._processor: Nemotron3DiarizationProcessor | None = None
 
     def load(self) -> None:
-        """Load model and processor; ConfigError where that cannot be done."""
+        """Load model and processor; ConfigError if that cannot be done."""
         options = self.options
         try:
             from transformers import Nemotron3DiarizationForAudioFrameClassification, Nemotron3DiarizationProcessor
@@ -65,7 +65,7 @@ class TransformersEngine:
                 f"`{options.model}` cannot be loaded by transformers",
                 code="diarization-fails",
                 why=first_line(error),
-                fix="look at `diarize.model` and `diarize.device`; the model needs transformers 5.23 or newer",
+                fix="check `diarize.model` and `diarize.device`; the model needs transformers 5.23 or newer",
             ) from None
         sizes = (model.config.chunk_length, model.config.chunk_right_context)
         processor.streaming_modes = {**processor.streaming_modes, _MODE: sizes}

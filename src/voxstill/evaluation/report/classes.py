@@ -17,7 +17,7 @@ MAX_LARGE_CELLS = 12
 
 
 class ClassFigures(TypedDict):
-    """Figures of one class: rates are None where undefined; `count` is how often it is in the reference."""
+    """Figures of one class: rates are None if undefined; `count` is how often it is in the reference."""
 
     precision: float | None
     recall: float | None

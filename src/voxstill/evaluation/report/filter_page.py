@@ -32,7 +32,7 @@ class Amount(TypedDict):
 
 
 class FilterFacts(TypedDict):
-    """All data of the page; the error rates are None where no judged label has a human text."""
+    """All data of the page; the error rates are None if no judged label has a human text."""
 
     title: str
     about: str

@@ -1,7 +1,7 @@
 """Render the report of a run, or a comparison of systems or of teachers, as one self-contained HTML file.
 
 `Facts` are plain values, so they can be stored as JSON next to the run and rendered again. A section is on the page
-only where its facts are given. Rates are shares (0.25 is 25 %) and None where the reference is empty.
+only where its facts are given. Rates are shares (0.25 is 25 %) and None if the reference is empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 
 
 MOST_GROUPS = 20
-"""Of a breakdown: a page with thousands of speakers would be read by nobody."""
+"""Of a breakdown: a page with thousands of speakers would be unreadable."""
 
 
 class System(TypedDict):
@@ -214,11 +214,11 @@ class TeacherLabel(TypedDict):
 
 
 class DisputedUtterance(TypedDict):
-    """One utterance with differing labels; `said` is whether they are compared with a human transcript."""
+    """One utterance with differing labels; `has_reference` is whether they are compared with a human transcript."""
 
     id: str
     about: str
-    said: bool
+    has_reference: bool
     versions: Sequence[TeacherLabel]
     audio: bytes | None
 
@@ -234,7 +234,7 @@ class Comparison(TypedDict):
     price: float | None
     labellers: Sequence[TeacherFigures]
     equal: Sequence[Sequence[float | None]]
-    apart: Sequence[Sequence[float | None]]
+    distances: Sequence[Sequence[float | None]]
     disputed: Sequence[DisputedUtterance]
 
 
@@ -354,14 +354,14 @@ def _run_verdict(systems: Iterable[System]) -> str:
         return "The student makes fewer errors than its teacher."
     if low > teacher_high:
         return "The student makes more errors than its teacher."
-    return "The intervals of student and teacher overlap: this test does not tell them apart by intervals alone."
+    return "The intervals of student and teacher overlap: the intervals alone do not show a difference."
 
 
 def _paired_verdict(paired: PairedComparison | Mapping[str, Any], sentence: str) -> str:
     """Headline of a comparison of two systems, by the paired test; the sentence has a place for the word."""
     if not paired["surely"]:
-        return "The difference may be chance."
-    return f"{sentence.format('fewer' if paired['difference'] < 0 else 'more')}, which is hardly chance."
+        return "The difference is not statistically significant."
+    return f"{sentence.format('fewer' if paired['difference'] < 0 else 'more')}, which is statistically significant."
 
 
 def _roles_with_details(facts: Facts | Mapping[str, Any]) -> set[Role]:

@@ -76,7 +76,7 @@ def markdown(facts: Facts | Mapping[str, Any]) -> str:
             [confusion["reference"] or "∅", confusion["hypothesis"] or "∅", number(confusion["count"])]
             for confusion in confusions
         ]
-        parts += [f"## Errors of the {role}", _table(("said", "heard", "times"), rows)]
+        parts += [f"## Errors of the {role}", _table(("reference", "hypothesis", "times"), rows)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -23,7 +23,7 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult(Result):
-    """One round of a run: its student, and the labels that it learnt from; a rate is None where there are no texts."""
+    """One round of a run: its student, and the labels that it learnt from; a rate is None if there are no texts."""
 
     round: int
     path: str

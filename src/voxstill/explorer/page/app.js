@@ -246,7 +246,7 @@ function showChips() {
     if (values) return `${title}: ${values.map((value) => (value === null ? "none" : value)).join(", ")}`;
     return `${title} ${[min === null || min === undefined ? "" : `≥ ${min}`, max === null || max === undefined ? "" : `≤ ${max}`].join(" ").trim()}`;
   };
-  const chip = (key, label, drop) => make("button", { type: "button", "data-key": key, "aria-label": `${label}: drop this condition`, onclick: drop }, label);
+  const chip = (key, label, drop) => make("button", { type: "button", "data-key": key, "aria-label": `${label}: remove this condition`, onclick: drop }, label);
   const chips = [...state.where.values()].map((one) => chip(one.column, text(one), () => choose(one.column, null)));
   if (state.text) chips.unshift(chip("", `“${state.text}”`, () => { find("search").value = state.text = ""; refresh(); }));
   replace(find("chips"), chips);

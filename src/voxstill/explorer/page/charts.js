@@ -56,7 +56,7 @@ export class Histogram {
     const ends = [this.min, this.max].map((input) => {
       const text = input.value.trim(), value = text === "" ? null : Number(text), isBad = value !== null && !Number.isFinite(value);
       input.setAttribute("aria-invalid", String(isBad));
-      if (isBad) this.complain(new Error(`${this.column.title}: “${text}” is no number`));
+      if (isBad) this.complain(new Error(`${this.column.title}: “${text}” is not a number`));
       return isBad ? NaN : value;
     });
     if (!ends.some(Number.isNaN)) this.choose(...ends);

@@ -23,7 +23,7 @@ export class Detail {
     const button = (label, press, key) => make("button", { type: "button", onclick: press }, label, ...(key ? [make("kbd", {}, key)] : []));
     this.buttons = { right: button("Right", () => this.judge("right"), "r"), wrong: button("Wrong", () => this.judge("wrong"), "w"), corrected: button("Correct", () => this.correct(), "c") };
     this.withdrawal = button("Take back", () => this.judge("withdrawn"), "u");
-    this.field = make("textarea", { id: "correction", "aria-label": "What was said", spellcheck: "false", maxlength: "10000", dir: "auto", oninput: () => this.keep(), onkeydown: (event) => this.press(event) });
+    this.field = make("textarea", { id: "correction", "aria-label": "Corrected text", spellcheck: "false", maxlength: "10000", dir: "auto", oninput: () => this.keep(), onkeydown: (event) => this.press(event) });
     this.editor = make("div", { class: "correcting", hidden: true }, this.field, make("div", { class: "row" }, button("Save", () => this.save()), button("Cancel", () => this.drop())));
     this.heading = make("h2");
     this.facts = make("p", { class: "about" });
@@ -186,6 +186,6 @@ function difference([reference, hypothesis]) {
 }
 
 const legend = () => make("p", { class: "legend written" },
-  make("ins", { class: "sub" }, "another word"), make("ins", { class: "more" }, "a word more"), make("del", { class: "gone" }, "a word less"));
+  make("ins", { class: "sub" }, "substituted word"), make("ins", { class: "more" }, "inserted word"), make("del", { class: "gone" }, "deleted word"));
 
 export const tag = (judgement) => make("span", { class: `tag ${judgement}` }, judgement);

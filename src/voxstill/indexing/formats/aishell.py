@@ -54,4 +54,6 @@ def with_texts(entries: Iterable[SourceEntry], transcript: str) -> Iterator[Sour
                 info = UtteranceInfo(speaker=speaker or None)
                 yield replace(entry, id=path.name, text=text, info=info, where=transcript)
     if num_without:
-        log.warning("index: `%s` has no line for %d files of its audio, which have no text", transcript, num_without)
+        log.warning(
+            "index: `%s` has no line for %d of its audio files, which therefore have no text", transcript, num_without
+        )

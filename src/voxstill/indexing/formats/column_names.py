@@ -23,7 +23,7 @@ LATER_NAMES: Mapping[str, tuple[str, ...]] = {
     "split": ("subset", "partition", "set", "fold", "usage", "data_split", "split_name"),
 }
 """Names that came to be known when tables of such rows were there: they count where they are text and no other name has
-a value, and are no part of the metadata."""
+a value, and are not part of the metadata."""
 COLUMN_NAMES: Mapping[str, tuple[str, ...]] = {
     column: (column, *OTHER_NAMES.get(column, ())) for column in ("audio", "id", "text", "split", *INFO_COLUMNS)
 }

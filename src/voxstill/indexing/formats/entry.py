@@ -43,7 +43,7 @@ _SPLIT_WORD = re.compile(r"(?:(h[eo]ld)[-_. ](out)|([a-z]+?))\d*(?![^-_. ])")
 NO_SPLIT = {"", "-", "all", "none", "null", "unlabelled", "unlabeled"}
 """Values of a column `split` that name none."""
 _SAME_TIME_MS = 10
-"""Times that are no further apart were rounded differently."""
+"""Times that are not further apart were rounded differently."""
 _HASHED_BY_PLACE = ("speaker", "language", "dialect", "dataset")
 """Columns of the first release. A later one takes part in the hash of metadata only where it has a value: so files that
 were indexed before it existed are not taken for edited ones."""
@@ -113,7 +113,7 @@ class SourceEntry:
 
     @property
     def utterance_id(self) -> str | None:
-        """The name that its utterance has; None where the source gives none."""
+        """The name that its utterance has; None if the source gives none."""
         return self.implied_id or self.id
 
     def renamed(self) -> SourceEntry:
@@ -198,13 +198,13 @@ def _folder_from(_: str, manifest: str) -> str:
 
 
 def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
-    """What a row says of its audio but for its times, as an entry without a file; DataError where a value is wrong."""
+    """What a row says of its audio but for its times, as an entry without a file; DataError if a value is wrong."""
     texts = {column: _text(row, column, where) for column in COLUMN_NAMES if column != "audio"}
     channel = row.get("channel")
     if channel is not None and (
         isinstance(channel, bool) or not isinstance(channel, int | float) or not 0 <= channel < 1 << 15
     ):
-        raise bad_row(where, f"`channel` is {channel!r}, not a number of a channel from 0")
+        raise bad_row(where, f"`channel` is {channel!r}, not a channel number from 0")
     name = (texts["split"] or _split_of_later_names(row, where) or "").strip()
     implied_split = None if name.lower() in NO_SPLIT else split_named(name)
     if name.lower() not in NO_SPLIT and implied_split is None:
@@ -233,7 +233,7 @@ def metadata_of(row: Mapping[str, object], where: str) -> SourceEntry:
 
 
 def _weight(row: Mapping[str, object], where: str) -> float | None:
-    """How much the loss of a row counts; None where it counts as any other does. DataError where it is no weight."""
+    """How much the loss of a row counts; None if it counts as any other does. DataError if it is not a weight."""
     if (weight := row.get("weight")) in (None, ""):
         return None
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= MOST_WEIGHT:
@@ -242,16 +242,16 @@ def _weight(row: Mapping[str, object], where: str) -> float | None:
 
 
 def _split_of_later_names(row: Mapping[str, object], where: str) -> str | None:
-    """What columns such as `subset` call a split, where they name one; DataError where they name several."""
+    """What columns such as `subset` call a split, where they name one; DataError if they name several."""
     values = ((name, value) for name in LATER_NAMES["split"] if isinstance(value := row.get(name), str))
     named = {name: value for name, value in values if split_named(value.strip())}
     if len({split_named(value.strip()) for value in named.values()}) > 1:
-        raise bad_row(where, f"{_contradiction(row, list(named))}: say in a column `split` which split is meant")
+        raise bad_row(where, f"{_contradiction(row, list(named))}: set the split in a column `split`")
     return next(iter(named.values()), None)
 
 
 def stripped(name: str | None) -> str | None:
-    """An id without the spaces around it; None where there are none, and where it is nothing else."""
+    """An id without the spaces around it; None if there are none, and where it is nothing else."""
     return None if name is None or name.strip() in ("", name) else name.strip()
 
 
@@ -272,7 +272,7 @@ def stretch_ms(row: Mapping[str, object], where: str) -> tuple[int | None, int |
     """Start and end of the stretch that a row means, and the length of the whole file where it means that.
 
     `start_ms` and `end_ms` come first; other tools write seconds: `offset` or `start`, and `duration` or `end`.
-    DataError where a value is no time, and where two names of one time have different values.
+    DataError if a value is no time, and where two names of one time have different values.
     """
     start_ms, end_ms = (_one_time_ms(row, names, where) for names in (START_NAMES, END_NAMES))
     duration_ms = time_ms(row, "duration", where, 1000)
@@ -285,21 +285,23 @@ def stretch_ms(row: Mapping[str, object], where: str) -> tuple[int | None, int |
 
 
 def _refuse_half_stretch(row: Mapping[str, object], start_ms: int | None, end_ms: int | None, where: str) -> None:
-    """DataError where the other end of a stretch has a name that is not known: the stretch would be another one."""
+    """DataError if the other end of a stretch has a name that is not known: the stretch would be another one."""
     starts, ends = like_times(tuple(row))
     unread = (*(starts if start_ms is None else ()), *(ends if end_ms is None else ()))
     for name in unread:
         if row[name] not in (None, ""):
-            why = f"`{name}` is {row[name]!r}, which looks like a time but is no name that is known"
-            raise bad_row(where, f"{why}: call it `start_ms` or `end_ms`, or in seconds `start`, `end` or `duration`")
+            why = f"`{name}` is {row[name]!r}, which looks like a time but is not a known column"
+            raise bad_row(
+                where, f"{why}: rename it to `start_ms` or `end_ms`, or in seconds `start`, `end` or `duration`"
+            )
 
 
 def _one_time_ms(row: Mapping[str, object], names: Sequence[str], where: str) -> int | None:
-    """A time in milliseconds that a row may call by several names; DataError where they contradict one another."""
+    """A time in milliseconds that a row may call by several names; DataError if they contradict one another."""
     unit_of = {names[0]: 1, **dict.fromkeys(names[1:], 1000)}
     times = {name: ms for name, unit in unit_of.items() if (ms := time_ms(row, name, where, unit)) is not None}
     if times and max(times.values()) - min(times.values()) > _SAME_TIME_MS:
-        raise bad_row(where, f"{_contradiction(row, list(times))}: which time is meant cannot be known")
+        raise bad_row(where, f"{_contradiction(row, list(times))}: it is not clear which time is meant")
     return next(iter(times.values()), None)
 
 
@@ -308,14 +310,14 @@ def _contradiction(row: Mapping[str, object], names: Sequence[str]) -> str:
 
 
 def timed(entry: SourceEntry, start_ms: int | None, end_ms: int | None, where: str) -> SourceEntry:
-    """The entry as the stretch between two times; DataError where they are none."""
+    """The entry as the stretch between two times; DataError if they are none."""
     if (start_ms or 0) < 0 or (end_ms is not None and end_ms <= (start_ms or 0)):
         raise bad_row(where, f"it starts at {start_ms or 0} ms and ends at {end_ms} ms")
     return replace(entry, start_ms=start_ms, end_ms=end_ms)
 
 
 def with_known_names(row: Mapping[str, object], where: str) -> Mapping[str, object]:
-    """The row with its columns as they are known, such as `text` for `Text`; DataError where that makes two of one."""
+    """The row with its columns as they are known, such as `text` for `Text`; DataError if that makes two of one."""
     if all(name == spelling(name) for name in row):
         return row
     spelled: dict[str, object] = {}
@@ -325,12 +327,14 @@ def with_known_names(row: Mapping[str, object], where: str) -> Mapping[str, obje
             spelled[known] = value
         elif value not in (None, "", spelled[known]):
             values = f"{spelled[known]!r} and {value!r}"
-            raise bad_row(where, f"two columns are `{known}`, of {values}: which of them is right cannot be known")
+            raise bad_row(
+                where, f"two columns are both `{known}`, with {values}: it is not clear which of them is right"
+            )
     return spelled
 
 
 def value_of(row: Mapping[str, object], column: str) -> object:
-    """The first value among the names of a column; None where it has none."""
+    """The first value among the names of a column; None if it has none."""
     return next((row[name] for name in COLUMN_NAMES[column] if row.get(name) is not None), None)
 
 
@@ -339,7 +343,7 @@ def _text(row: Mapping[str, object], column: str, where: str) -> str | None:
     if column == "text":
         texts = {name: text.split() for name in COLUMN_NAMES[column] if isinstance(text := row.get(name), str) and text}
         if len(set(map(tuple, texts.values()))) > 1:
-            raise bad_row(where, f"{_contradiction(row, list(texts))}: which of them is spoken cannot be known")
+            raise bad_row(where, f"{_contradiction(row, list(texts))}: it is not clear which of them is spoken")
     if column in {"id", "speaker"} and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if value is not None and not isinstance(value, str):
@@ -348,7 +352,7 @@ def _text(row: Mapping[str, object], column: str, where: str) -> str | None:
 
 
 def time_ms(row: Mapping[str, object], column: str, where: str, unit_ms: int = 1) -> int | None:
-    """A time of a row in milliseconds, which stands there in units of `unit_ms`; None where there is none."""
+    """A time of a row in milliseconds, which stands there in units of `unit_ms`; None if there is none."""
     value = row.get(column)
     if value is None:
         return None
@@ -359,6 +363,4 @@ def time_ms(row: Mapping[str, object], column: str, where: str, unit_ms: int = 1
 
 def bad_row(where: str, why: str) -> DataError:
     """The error of a line that cannot be read."""
-    return DataError(
-        f"{where} is not a line of a manifest", code="bad-line", why=why, fix="correct the line or take it out"
-    )
+    return DataError(f"{where} is not a line of a manifest", code="bad-line", why=why, fix="correct or remove the line")

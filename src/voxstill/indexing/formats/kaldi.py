@@ -86,7 +86,7 @@ def _channel(parts: Sequence[str], where: str) -> int | None:
 def _rxfile(rxfile: str, recording: str, folder: str) -> SourceEntry:
     """The file that an entry of `wav.scp` means, without running anything."""
     if rxfile.endswith("|") or rxfile == "-":
-        detail = f"`{rxfile}` is not run; run it once for all, keep its output and name the files"
+        detail = f"`{rxfile}` is not run; run it once yourself, save its output and list the files"
         uri = f"{os.path.join(folder, 'wav.scp')}#{recording}"
         return SourceEntry(uri=uri, failure=Failure(FailureKind.COMMAND, detail))
     if "://" in rxfile and not is_local(rxfile):
@@ -103,7 +103,7 @@ def _rxfile(rxfile: str, recording: str, folder: str) -> SourceEntry:
         return ark
     num_bytes = 8 + int.from_bytes(head[4:8], "little")
     if head[:4] != b"RIFF" or head[8:] != b"WAVE" or num_bytes >= 0x7FFFF000:
-        failure = Failure(FailureKind.NOT_AUDIO, f"there is no WAV of a known length at byte {offset}")
+        failure = Failure(FailureKind.NOT_AUDIO, f"there is no WAV with a known length at byte {offset}")
         return SourceEntry(uri=rxfile, etag=ark.etag, num_bytes=ark.num_bytes, failure=failure)
     return SourceEntry(uri=f"{ark.uri}#{offset}+{num_bytes}", etag=ark.etag, num_bytes=num_bytes)
 
@@ -128,7 +128,7 @@ def pairs(path: str) -> Iterator[tuple[str, str]]:
 class KeyValueFile:
     """Lines of `key value` looked up by key, at 16 bytes of memory a line; a file that is not there is empty.
 
-    DataError where a key has two lines.
+    DataError if a key has two lines.
     """
 
     def __init__(self, path: str) -> None:
@@ -153,9 +153,9 @@ class KeyValueFile:
             first, second = (self._line(int(self._start_N[i]))[0] for i in (index, index + 1))
             if first == second:
                 raise DataError(
-                    f"`{path}` says `{first}` twice",
+                    f"`{path}` has the key `{first}` twice",
                     code="id-twice",
-                    why="a key has one line",
+                    why="each key must have one line",
                     fix="remove one of them",
                 )
 
@@ -167,7 +167,7 @@ class KeyValueFile:
             self._file.close()
 
     def get(self, key: str) -> str | None:
-        """The value of `key`; None where it has no line."""
+        """The value of `key`; None if it has no line."""
         hashed = np.uint64(hash64(key))
         index = int(self._key_N.searchsorted(hashed))
         while index < len(self._key_N) and self._key_N[index] == hashed:

@@ -30,7 +30,7 @@ from voxstill.storage.uri import is_local
 SHAR_CUTS = re.compile(r"cuts(\.\d+)\.jsonl(\.gz)?$")
 """The name of one shard's cuts in lhotse's Shar; its audio lies beside it in `recording` and the same number."""
 _TOLERANCE_S = 0.05
-"""A supervision that sticks out of its cut by more than this has words that nobody says there."""
+"""A supervision that sticks out of its cut by more than this has words that are not spoken there."""
 
 
 def is_cut(row: Mapping[str, object]) -> bool:
@@ -73,7 +73,7 @@ def cut_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
     if kind == "shar":
         return _in_shar_tar(manifest, metadata)
     if kind not in ("file", "url") or not isinstance(source, str):
-        reason = f"its audio is a `{kind}`, which is not read; let lhotse write it into files"
+        reason = f"its audio is a `{kind}`, which is not read; write it to files with lhotse"
         return metadata.failed(f"{manifest}#{metadata.id}", reason)
     file = resolve(source, manifest)
     if is_local(source) and is_local(manifest) and not os.path.exists(file.uri):  # lhotse starts where it runs
@@ -135,7 +135,7 @@ def _in_shar_tar(manifest: str, metadata: SourceEntry) -> SourceEntry:
     uri = f"{folder_of(manifest)}/{tar_name}"
     members = _members(uri)
     if members is None or tar_name == name:
-        detail = f"there is no tar `{tar_name}` of its audio beside `{name}`"
+        detail = f"the tar `{tar_name}` of its audio is missing beside `{name}`"
         return metadata.failed(f"{uri}#{metadata.id}", FailureKind.UNREADABLE, detail)
     for ending in sorted(AUDIO):
         if (member := members.get(f"{metadata.id}.{ending}")) is not None:
@@ -146,7 +146,7 @@ def _in_shar_tar(manifest: str, metadata: SourceEntry) -> SourceEntry:
 
 @functools.lru_cache(maxsize=4)  # lines of one shard follow one another
 def _members(uri: str) -> dict[str, SourceEntry] | None:
-    """Each member of a tar by its name; None where no such tar can be opened."""
+    """Each member of a tar by its name; None if no such tar can be opened."""
     try:
         with open_manifest(uri) as file, open_tar(file) as archive:
             tar = tar_entry(uri, file)

@@ -36,7 +36,7 @@ def read_librispeech(uri: str) -> Iterator[SourceEntry]:
             if not words:
                 continue
             if len(words) < 2:
-                raise bad_row(where, "it has no text behind the name of its audio")
+                raise bad_row(where, "it has no text after the name of its audio")
             match = _ID.fullmatch(words[0])
             info = UtteranceInfo(speaker=match[1] if match else None)
             metadata = SourceEntry(uri="", id=words[0], text=words[1].strip(), info=info, where=where)

@@ -20,7 +20,7 @@ def number_of(cell: str) -> float | str:
 
 
 def parse_json(line: bytes, where: str) -> dict[str, object]:
-    """The JSON object of a line; DataError where it is none."""
+    """The JSON object of a line; DataError if it is none."""
     try:
         row = json.loads(decode_text(line, where))
     except (ValueError, RecursionError) as error:
@@ -29,11 +29,11 @@ def parse_json(line: bytes, where: str) -> dict[str, object]:
 
 
 def json_object(row: object, where: str, *, has_escapes: bool = True) -> dict[str, object]:
-    """What was read from JSON, where it is an object whose texts UTF-8 can hold; DataError where it is not."""
+    """What was read from JSON, where it is an object whose texts UTF-8 can hold; DataError if it is not."""
     if not isinstance(row, dict):
         raise bad_row(where, f"it is {type(row).__name__}, not an object")
     if has_escapes and not _is_utf8(row):
-        raise bad_row(where, "it escapes half of a surrogate pair, which is no text")
+        raise bad_row(where, "it has an escape of half a surrogate pair")
     return row
 
 

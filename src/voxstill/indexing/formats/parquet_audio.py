@@ -48,7 +48,7 @@ def holds_audio(uri: str) -> bool:
 
 
 def audio_column(metadata: pq.FileMetaData) -> str | None:
-    """The column with audio, of bytes or of structs with `bytes`, by the footer; None where it has no value."""
+    """The column with audio, of bytes or of structs with `bytes`, by the footer; None if it has no value."""
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
             column = metadata.row_group(group).column(index)
@@ -64,7 +64,7 @@ def audio_column(metadata: pq.FileMetaData) -> str | None:
 
 
 def split_of_name(uri: str) -> Split | None:
-    """The split that a file is a part of by its name; None where the name says nothing."""
+    """The split that a file is a part of by its name; None if the name says nothing."""
     match = _PART_OF_SPLIT.fullmatch(file_name(uri).rpartition("/")[2])
     return None if match is None else split_named(match[1])
 
@@ -73,7 +73,7 @@ def too_much(metadata: pq.FileMetaData, num_bytes: int) -> str | None:
     """Why a Parquet file of this size is not read: what it states to hold has no place in it, or hardly differs."""
     num_rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
     if num_rows > _MAX_ROWS_PER_BYTE * num_bytes:
-        return f"it states {num_rows:,} rows in {num_bytes:,} bytes"
+        return f"its header claims {num_rows:,} rows in {num_bytes:,} bytes"
     num_unpacked = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     return unpacks_to_too_much(num_unpacked, num_bytes)
 
@@ -88,8 +88,8 @@ def unpacks_to_too_much(num_unpacked: int, num_bytes: int) -> str | None:
 def write_tar(uri: str, out: IO[bytes]) -> str | None:
     """Write the rows as samples of a tar: the audio, and the other columns as JSON; returns why it breaks off.
 
-    A sample has the number of its row for a name. What breaks off ends in a header that nobody can read, so that the
-    tar is known to be damaged.
+    A sample has the number of its row for a name. An incomplete one ends in an invalid header, so that the tar
+    is known to be damaged.
     """
     archive = tarfile.open(fileobj=out, mode="w:")  # noqa: SIM115  # one that breaks off has no end
     for number, row in enumerate(_rows(uri)):
@@ -104,7 +104,7 @@ def write_tar(uri: str, out: IO[bytes]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Name and bytes of a row's audio, empty where there is none, and the other columns."""
+    """Name and bytes of a row's audio, empty if there is none, and the other columns."""
 
     name: str
     data: bytes

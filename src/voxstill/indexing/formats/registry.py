@@ -36,7 +36,7 @@ _READERS: Mapping[str, Reader] = {
 
 
 def reader_for(uri: str) -> Reader | None:
-    """What reads a manifest of this name; None where the name is not that of a manifest.
+    """What reads a manifest of this name; None if the name is not that of a manifest.
 
     DataError for a compressed tar.
     """

@@ -26,7 +26,7 @@ _BUFFER_BYTES = 1 << 20
 
 @contextmanager
 def open_manifest(uri: str, cache: Cache | None = None) -> Iterator[BinaryIO]:
-    """Open a manifest or tar for reading, a remote one through the cache; DataError where it cannot be read."""
+    """Open a manifest or tar for reading, a remote one through the cache; DataError if it cannot be read."""
     try:
         if is_local(uri):
             with io.BufferedReader(open_file(local_path(uri).expanduser())) as file:

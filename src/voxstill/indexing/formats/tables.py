@@ -113,12 +113,12 @@ def _unzipped(file: BinaryIO, uri: str) -> BinaryIO:
 
 
 def read_json(uri: str) -> Iterator[SourceEntry]:
-    """A row for each object of a JSON array, or of a line where the file is no array."""
+    """A row for each object of a JSON array, or of a line where the file is not an array."""
     return (row_entry(row, uri, where) for row, where in json_rows(uri))
 
 
 def json_rows(uri: str) -> Iterator[ManifestRow]:
-    """The objects of a JSON array, or of the lines where the file is no array."""
+    """The objects of a JSON array, or of the lines where the file is not an array."""
     with open_manifest(uri) as file:
         is_array = file.read(_JSON_PART).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
         if is_array:
@@ -134,7 +134,7 @@ def json_rows(uri: str) -> Iterator[ManifestRow]:
 
 
 def _array(file: BinaryIO, name: str) -> Iterator[object]:
-    """The elements of a JSON array, one held at a time; DataError where it breaks off or is none."""
+    """The elements of a JSON array, one held at a time; DataError if it breaks off or is none."""
     stream, decoder = io.TextIOWrapper(file, "utf-8-sig"), json.JSONDecoder()
     text, place, number, is_whole = stream.read(_JSON_PART).lstrip()[1:], 0, 1, False
     while True:
@@ -197,13 +197,13 @@ def read_separated(uri: str, separator: str, quoting: Literal[0, 3]) -> Iterator
 
 
 def _refuse_without_audio(names: Sequence[str], where: str) -> None:
-    """DataError where a first line names no column of audio, as that of a table without names; an empty one may."""
+    """DataError if a first line has no audio column, as that of a table without names; an empty one may."""
     if names and set(COLUMN_NAMES["audio"]).isdisjoint(map(spelling, names)):
         raise DataError(
-            f"{where} names no column of audio",
+            f"{where} has no audio column",
             code="bad-line",
-            why="the first line of a table names its columns, and one of them is `audio`",
-            fix="put a line such as `audio,text` before the others, with the separator that they have",
+            why="the first line of a table must be its column names, one of them `audio`",
+            fix="add a first line such as `audio,text`, with the separator of the file",
         )
 
 
@@ -220,16 +220,16 @@ def _csv_lines(text: io.TextIOWrapper) -> Iterator[str]:
 
 
 def _refuse_doubled_columns(names: Sequence[str], where: str) -> None:
-    """DataError where two columns have one name; those without a name are not read."""
+    """DataError if two columns have one name; those without a name are not read."""
     doubled = [name for name, count in Counter(names).items() if count > 1 and name]
     if doubled:
-        raise bad_row(where, f"it names `{doubled[0]}` twice: which column is meant cannot be known")
+        raise bad_row(where, f"it has the column `{doubled[0]}` twice: it is not clear which column is meant")
 
 
 def read_parquet(uri: str) -> Iterator[SourceEntry]:
     """A row for each row of a Parquet manifest, a few held at a time; only columns that are known are read.
 
-    DataError where it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
+    DataError if it has audio inside: a page of Parquet is compressed as a whole, so no file can be read alone. And
     where it is small and states to hold much, or a row is too long for a manifest.
     """
     for row, where, names in parquet_rows(uri):
@@ -249,13 +249,13 @@ def parquet_rows(
             table = pq.ParquetFile(file)
             if why := too_much(table.metadata, num_bytes):
                 raise DataError(
-                    f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="write the file anew"
+                    f"`{redact_uri(uri)}` is not read", code="unreadable-file", why=why, fix="write the file again"
                 )
             if audio_column(table.metadata) is not None:
                 raise DataError(
-                    f"`{redact_uri(uri)}` holds the audio itself",
+                    f"`{redact_uri(uri)}` contains the audio itself",
                     code="source-layout",
-                    why="Parquet compresses pages of many rows, so that no recording could be read alone",
+                    why="Parquet compresses pages of many rows, so a single recording cannot be read",
                     fix="give it to `voxstill index`, which unpacks it into its work folder",
                 )
             number, names = 0, tuple(table.schema_arrow.names)
@@ -274,12 +274,12 @@ def parquet_rows(
                 f"`{redact_uri(uri)}` is not a Parquet manifest",
                 code="unreadable-file",
                 why=first_line(error),
-                fix="write the file anew",
+                fix="write the file again",
             ) from None
 
 
 def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
-    """DataError where lists of words are longer, on the average, than any may be: equal ones take no place."""
+    """DataError if lists of words are longer, on the average, than any may be: equal ones take no place."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     for group in groups:
         leaves = (group.column(index) for index in range(group.num_columns))
@@ -290,7 +290,7 @@ def _refuse_too_many_words(metadata: pq.FileMetaData, where: str) -> None:
                 f"`{where}` is not read",
                 code="unreadable-file",
                 why=why,
-                fix="write the file anew, with the words of each row",
+                fix="write the file again, with the words of each row",
             )
 
 
@@ -325,14 +325,14 @@ def read_list(uri: str) -> Iterator[SourceEntry]:
                     raise DataError(
                         f"{where} is not a path",
                         code="bad-line",
-                        why="there is more in the line, such as a text, and a list has one path or address a line",
-                        fix="write a `.csv` whose first line names the columns, such as `audio,text`, or a `.jsonl`",
+                        why="the line has more, such as a text, but a list has one path or address per line",
+                        fix="write a `.csv` whose first line has the column names, such as `audio,text`, or a `.jsonl`",
                     )
                 yield SourceEntry(uri="", where=where).located(file_entry)
 
 
 def _is_row_of_table(line: str) -> bool:
-    """Whether a line of a list begins with a path and goes on with something else, or is a text."""
+    """Whether a line of a list begins with a path and continues with something else, or is a text."""
     first = re.split(r"[|\t;,\s]", line, maxsplit=1)[0]
     is_text = "://" not in line and len(line.split()) > 1
     return not _is_recording(line) and (is_text or (first != line and _is_recording(first)))
@@ -349,14 +349,17 @@ def row_entry(row: Mapping[str, object], manifest: str, where: str) -> SourceEnt
         try:
             return cut_entry(row, manifest, where)
         except (TypeError, ValueError, ArithmeticError) as error:
-            raise bad_row(where, f"a value in it is not as lhotse writes it: {error}") from None
+            raise bad_row(where, f"a value is not in lhotse's format: {error}") from None
     row = with_known_names(row, where)
     audio = value_of(row, "audio")
     if isinstance(audio, Mapping):  # as Hugging Face writes it
         audio = audio.get("path")
     if not isinstance(audio, str) or not audio:
         if is_half_of_cut(row):
-            raise bad_row(where, "it is half of lhotse's: join recordings and supervisions by `lhotse cut simple`")
+            raise bad_row(
+                where,
+                "it is only one half of a lhotse manifest: join recordings and supervisions with `lhotse cut simple`",
+            )
         raise bad_row(where, "it has no `audio`")
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     metadata = timed(metadata_of(row, where), start_ms, end_ms, where)

@@ -84,7 +84,7 @@ def is_fairseq(uri: str) -> bool:
 def read_fairseq(uri: str) -> Iterator[SourceEntry]:
     """A row for each line of a list of fairseq, with the line of the same number of the `.wrd` or `.ltr` beside it.
 
-    `train.tsv`, `valid.tsv` and `test.tsv` are splits. DataError where the texts are more or fewer than the paths.
+    `train.tsv`, `valid.tsv` and `test.tsv` are splits. DataError if the texts are more or fewer than the paths.
     """
     stem = uri.removesuffix(".tsv")
     split = split_named(stem.rpartition("/")[2])
@@ -92,7 +92,9 @@ def read_fairseq(uri: str) -> Iterator[SourceEntry]:
         paths = _lines(uri, files)
         root = decode_text(next(paths, b""), f"{redact_uri(uri)}:1").strip()
         if not is_local(uri) and "://" not in root:
-            raise bad_row(f"{redact_uri(uri)}:1", f"`{root}` is a folder of another machine: write its address there")
+            raise bad_row(
+                f"{redact_uri(uri)}:1", f"`{root}` is a folder of another machine: write its path on this one there"
+            )
         texts, ending = _texts_beside(stem, files)
         for number, (line, text) in enumerate(zip_longest(paths, texts or ()), start=2):
             where = f"{redact_uri(uri)}:{number}"
@@ -111,7 +113,7 @@ def _lines(uri: str, files: ExitStack) -> Iterator[bytes]:
 
 
 def _texts_beside(stem: str, files: ExitStack) -> tuple[Iterator[bytes] | None, str]:
-    """The lines of the texts of a list, and their ending; None where there are none."""
+    """The lines of the texts of a list, and their ending; None if there are none."""
     folder = Store(folder_of(stem))
     for ending in _FAIRSEQ_TEXTS:
         if folder.exists(stem.rpartition("/")[2] + ending):

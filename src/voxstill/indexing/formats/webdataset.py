@@ -44,13 +44,13 @@ _HTK_LABEL = re.compile(r"\d+\s+\d+\s+\S")
 """How a line of HTK's `.lab` begins, which is no text but phones with their times."""
 _TIMIT_TIMES = re.compile(r"\A0\s+\d{4,}\s+(?=\S)")
 """First and last sample, which TIMIT writes before its text."""
-_AGAIN = Failure(FailureKind.AMBIGUOUS, "its name is in the tar before, as after `tar --append`; repack the tar")
+_AGAIN = Failure(FailureKind.AMBIGUOUS, "the tar has this name more than once, as after `tar --append`; repack the tar")
 COMPRESSED_ENDINGS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 TAR_ERRORS = (tarfile.TarError, ValueError, OverflowError, RecursionError)
 """What `tarfile` raises of headers that cannot be."""
 _MAX_HEADER_BYTES = 1 << 16
 _ENDINGS_SHOWN = 5
-_WITHOUT_LINKS = "repack the tar with what it leads to (`tar --dereference --hard-dereference`)"
+_WITHOUT_LINKS = "repack the tar with the files it points to (`tar --dereference --hard-dereference`)"
 _COMPRESSED_STARTS = (
     b"\x1f\x8b",
     b"BZh",
@@ -65,7 +65,7 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
 
     Members that follow one another and share their name up to its first dot are one sample: its `.json` and `.txt`
     are the metadata of its audio. A sample that is described wrongly is rows with that reason. A tar that ends in the
-    middle gives what it holds, and a row that says so. DataError where it is compressed.
+    middle gives what it holds, and a row that says so. DataError if it is compressed.
     """
     with open_manifest(uri, cache) as file:
         tar = tar_entry(uri, file)
@@ -74,12 +74,12 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
         file.seek(0)
         num_audio = 0
         fault = None
-        apart, names, num_again = _Apart(), _Names(), 0
+        separated, names, num_again = _Apart(), _Names(), 0
         unknown_endings = Counter[str]()
         try:
             archive = open_tar(file)
             for sample in _samples(archive):
-                apart.count(sample)
+                separated.count(sample)
                 unknown_endings.update(_unknown_endings(sample))
                 is_again = sum(names.add(member.name) for member in sample) > 0
                 entries = list(_sample_entries(file, sample, tar))
@@ -91,14 +91,16 @@ def read_tar(uri: str, cache: Cache | None = None) -> Iterator[SourceEntry]:
             if rest.strip(b"\0") or len(rest) % tarfile.BLOCKSIZE:
                 fault = f"there is no header at byte {archive.offset}"
         except TAR_ERRORS as error:
-            fault = str(error) if isinstance(error, tarfile.TarError) else "a header says what cannot be"
+            fault = str(error) if isinstance(error, tarfile.TarError) else "a header is invalid"
     if fault is not None:
         yield replace(tar, failure=Failure(FailureKind.DAMAGED_TAR, f"after {num_audio} recordings: {fault}"))
-    elif num_apart := len(apart):
-        detail = f"{num_apart} samples have text that does not lie beside their audio; repack it, sorted by name"
+    elif num_apart := len(separated):
+        detail = f"{num_apart} samples have a text that is not next to their audio; repack it, sorted by name"
         yield replace(tar, failure=Failure(FailureKind.APART, detail))
     elif num_again:
-        yield replace(tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it again; repack it"))
+        yield replace(
+            tar, failure=Failure(FailureKind.AMBIGUOUS, f"{num_again} texts are in it more than once; repack it")
+        )
     elif unknown_endings:
         names_of = ", ".join(f"{num} `.{ending}`" for ending, num in unknown_endings.most_common(_ENDINGS_SHOWN))
         detail = f"samples with a text have no member with the ending of an audio file, but {names_of}"
@@ -146,7 +148,7 @@ def _samples(archive: tarfile.TarFile) -> Iterator[list[tarfile.TarInfo]]:
     while (member := archive.next()) is not None:
         cast(Any, archive).members = []  # which would otherwise grow with the tar
         if member.size < 0:
-            raise tarfile.ReadError(f"`{member.name}` has less than no bytes")
+            raise tarfile.ReadError(f"`{member.name}` has a negative size")
         if not (member.isfile() or member.issym() or member.islnk()) or member.name.rpartition("/")[2].startswith("."):
             continue
         if _key(member) != key:
@@ -178,7 +180,7 @@ class _Names:
 
 
 class _Apart:
-    """Samples whose descriptions and audio do not follow one another, as in tars of folders that nobody sorted."""
+    """Samples whose descriptions and audio do not follow one another, as in tars of unsorted folders."""
 
     def __init__(self) -> None:
         self._audio, self._texts = array("Q"), array("Q")
@@ -215,12 +217,12 @@ def _sample_entries(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: Sour
         elif not member.size:
             entry = entry.failed(entry.uri, FailureKind.NO_AUDIO, f"`{member.name}` has no bytes")
         if member.issparse():
-            entry = entry.failed(entry.uri, FailureKind.SPARSE, "its bytes do not lie together; repack the tar")
+            entry = entry.failed(entry.uri, FailureKind.SPARSE, "it is a sparse file; repack the tar")
         yield entry if failure is None else replace(entry, failure=failure)
 
 
 def _members(file: BinaryIO, sample: Sequence[tarfile.TarInfo], tar: SourceEntry) -> Iterator[Member]:
-    """The members of a sample that are no audio; those that say nothing without their bytes."""
+    """The members of a sample that are not audio; those that say nothing without their bytes."""
     for member in sample:
         ending = _ending(member)
         if ending not in AUDIO:
@@ -238,7 +240,7 @@ class Member:
 
 
 def description(members: Iterable[Member]) -> SourceEntry:
-    """What the other members of a sample say of its audio; DataError where one cannot be read."""
+    """What the other members of a sample say of its audio; DataError if one cannot be read."""
     metadata = SourceEntry(uri="")
     plain_text = None
     columns: list[str] = []
@@ -247,14 +249,14 @@ def description(members: Iterable[Member]) -> SourceEntry:
         if member.ending in TEXTS:
             text = decode_text(member.data, member.where).strip()
             if not text or (member.ending == "lab" and _HTK_LABEL.match(text)):
-                continue  # an empty file is no transcript of silence: more often nobody has written it yet
+                continue  # an empty file is not a transcript of silence: more often it was not written yet
             text = _TIMIT_TIMES.sub("", text)
             if plain_text is not None and text.split() != plain_text.split():
                 raise DataError(
-                    f"`{member.where}` has another text than the file of another ending beside it",
+                    f"`{member.where}` differs from the text in a file with another extension beside it",
                     code="source-contradiction",
-                    why="which of them is spoken cannot be known",
-                    fix="take one of them away",
+                    why="it is not clear which of them is spoken",
+                    fix="remove one of them",
                 )
             plain_text = text if plain_text is None else plain_text
         elif member.ending == "json":
@@ -275,12 +277,12 @@ def description(members: Iterable[Member]) -> SourceEntry:
 
 def ambiguous(name: str, num_audio: int) -> Failure:
     """The failure of audio that shares a text with other audio."""
-    detail = f"`{name}` has one text and {num_audio} audio members; give each a name of its own"
+    detail = f"`{name}` has one text and {num_audio} audio members; give each its own name"
     return Failure(FailureKind.AMBIGUOUS, detail)
 
 
 def _with_times(metadata: SourceEntry, row: Mapping[str, object], where: str) -> SourceEntry:
-    """The description of a sample with the times in it; DataError where they are none."""
+    """The description of a sample with the times in it; DataError if they are none."""
     start_ms, end_ms, duration_ms = stretch_ms(row, where)
     timed(metadata, start_ms, end_ms, where)
     is_stretch = start_ms is not None or end_ms is not None
@@ -334,7 +336,7 @@ def _content(file: BinaryIO, member: tarfile.TarInfo, where: str) -> bytes:
     if not member.isfile():
         raise bad_row(where, f"it is a link; {_WITHOUT_LINKS}")
     if member.size > MAX_LINE_BYTES or member.issparse():
-        raise bad_row(where, "its bytes are too many to describe audio, or do not lie together")
+        raise bad_row(where, "its bytes are too many to describe audio, or it is a sparse file")
     file.seek(member.offset_data)
     return file.read(member.size)
 
@@ -345,15 +347,15 @@ def is_compressed(uri: str) -> bool:
 
 
 def file_name(uri: str) -> str:
-    """The name by which the kind of a file is told: in lower case, a web address without its query."""
+    """The name that shows the format of a file: in lower case, a web address without its query."""
     return (uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri).lower()
 
 
 def compressed_tar_error(uri: str) -> DataError:
-    """The error of a compressed tar that nobody unpacks."""
+    """The error of a compressed tar that is not unpacked."""
     return DataError(
         f"`{redact_uri(uri)}` is a compressed tar",
         code="source-layout",
-        why="nothing can be read from the middle of it: each recording would cost the unpacking of all before it",
-        fix="unpack it, or repack it as a plain tar: audio hardly gets smaller by compression",
+        why="random access is not possible in it: reading a recording means unpacking all before it",
+        fix="unpack it, or repack it as a plain tar: compression hardly makes audio smaller",
     )

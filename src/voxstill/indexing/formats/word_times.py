@@ -16,16 +16,16 @@ MOST_WORDS = 20_000
 """Of one utterance: more than an hour of speech has."""
 NOT_TIMED = "no list of words with start and end"
 TOO_MANY = f"more than {MOST_WORDS:,} words"
-OUT_OF_ORDER = "a word ends before it starts, or comes before the one in front of it"
-NO_TEXT = "no text beside them"
-OTHER_WORDS = "other words than those of the text"
+OUT_OF_ORDER = "a word ends before it starts, or starts before the previous one"
+NO_TEXT = "no text with them"
+OTHER_WORDS = "not the words of the text"
 OUTSIDE = "outside the audio"
 _TOLERANCE_MS = 250
 """Times may be rounded by so much past the ends of the audio."""
 
 
 def read_words(words: object, where: str) -> tuple[TimedWord, ...] | str | None:
-    """The words of a row with start and end in milliseconds, or why they are not used; None where it has none.
+    """The words of a row with start and end in milliseconds, or why they are not used; None if it has none.
 
     Each is an object with `word` or `text`, and times under the names that rows have for them. An empty one is a pause.
     """
@@ -45,7 +45,7 @@ def read_words(words: object, where: str) -> tuple[TimedWord, ...] | str | None:
 
 
 def of_alignments(supervisions: Iterable[Mapping[str, object]], start_s: float) -> list[object] | None:
-    """The words of a cut of lhotse as those of a row, which starts so late; None where one of its texts has none."""
+    """The words of a cut of lhotse as those of a row, which starts so late; None if one of its texts has none."""
     words: list[object] = []
     for supervision in supervisions:
         alignment = supervision.get("alignment")
@@ -80,7 +80,7 @@ def of_utterance(
 
 
 def _timed(word: object, where: str) -> TimedWord | None:
-    """One word of a row; None where it is no text with two times."""
+    """One word of a row; None if it is no text with two times."""
     if not isinstance(word, Mapping):
         return None
     text = next((value for name in ("word", "text") if isinstance(value := word.get(name), str)), None)
@@ -100,7 +100,8 @@ def _are_in_order(words: Sequence[TimedWord]) -> bool:
 
 
 def _of_item(item: object, start_s: float) -> object:
-    """An item of lhotse, which is a list of symbol, start and duration, as a word of a row; what is no item is none."""
+    """An item of lhotse, which is a list of symbol, start and duration, as a word of a row; what is not an item is
+    none."""
     match [*item.values()] if isinstance(item, Mapping) else item:
         case [symbol, int() | float() as item_start_s, duration_s, *_]:
             return {"word": symbol, "start": start_s + item_start_s, "duration": duration_s}

@@ -98,7 +98,7 @@ def run(probes: Sequence[Probe]) -> list[Check]:
             text = f"{error.what}: {error.why}" if error.why else error.what
             answers[number] = [Check(name=probe.name, state="fail", found=text, fix=error.fix, part=probe.part)]
         except Exception as error:
-            text = f"it cannot be told: {type(error).__name__}: {first_line(error)}"
+            text = f"it cannot be checked: {type(error).__name__}: {first_line(error)}"
             answers[number] = [Check(name=probe.name, state="warn", found=text, part=probe.part)]
 
     threads = [

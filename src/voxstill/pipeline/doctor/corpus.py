@@ -42,7 +42,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The newest finished tables of a work folder that belong together; None where a step has not ended."""
+    """The newest finished tables of a work folder that belong together; None if a step has not ended."""
 
     utterances: IndexFigures
     labels: LabelFigures | None
@@ -51,7 +51,7 @@ class Tables:
 
 
 def checks(work: Store, cfg: Config) -> list[Check]:
-    """Everything that the tables and a sample of the audio say; DataError where nothing is indexed."""
+    """Everything that the tables and a sample of the audio say; DataError if nothing is indexed."""
     chosen = _tables(work)
     parts = tables.parts(work, workdir.prefix("utterances", chosen.utterances.recipe))
     return [
@@ -79,10 +79,10 @@ def _tables(work: Store) -> Tables:
     utterances = utterances or _largest(work, IndexFigures, "utterances")
     if utterances is None:
         raise DataError(
-            f"`{work.root}` is no work folder, and no experiment",
+            f"`{work.root}` is neither a work folder nor an experiment",
             code="no-work-folder",
-            why="there are no finished utterances in it, and no config.yaml",
-            fix="name a folder below exp/, or a work folder after `voxstill index`; without a name it is the machine",
+            why="it has neither finished utterances nor a config.yaml",
+            fix="give a folder below exp/, or a work folder after `voxstill index`; without one the machine is checked",
         )
     labels = labels or _largest(work, LabelFigures, "labels")
     return Tables(utterances, labels, scores or _largest(work, ScoreFigures, "num_labels"), verdicts)
@@ -127,12 +127,12 @@ def _splits(figures: IndexFigures) -> Iterator[Check]:
     sizes = {split: figures.splits.get(split, 0) for split in ("train", "dev", "test")}
     text = ", ".join(f"{split} {num:,}" for split, num in sizes.items()) + f" utterances, {figures.hours:.2f} hours"
     if not sizes["train"]:
-        yield _check("splits", "fail", f"nothing is to be learnt from: {text}", "set `split` in the manifest")
+        yield _check("splits", "fail", f"there is nothing to train on: {text}", "set `split` in the manifest")
         return
     small = [split for split in ("dev", "test") if sizes[split] < _FEW_UTTERANCES]
     fix = f"`source.{small[0]}_share`, `source.{small[0]}_speakers` or `split` in the manifest" if small else ""
-    told = f"{' and '.join(small)} says little, with fewer than {_FEW_UTTERANCES}: " if small else ""
-    yield _check("splits", "warn" if small else "ok", told + text, fix)
+    warning = f"{' and '.join(small)} is too small to be reliable, with fewer than {_FEW_UTTERANCES}: " if small else ""
+    yield _check("splits", "warn" if small else "ok", warning + text, fix)
 
 
 def _leaks(work: Store, parts: Sequence[str]) -> Iterator[Check]:
@@ -163,20 +163,25 @@ def _leaks(work: Store, parts: Sequence[str]) -> Iterator[Check]:
     overlaps = [sentence for sentence in leaks.warnings() if sentence.startswith("stretches")]
     if overlaps:
         yield _check("splits share audio", "fail", overlaps[0], "give each recording one `split` in the manifest")
-    text = f"{len(splits):,} speakers are known, {num_unknown:,} of {num:,} utterances name none"
+    text = f"{len(splits):,} speakers are known, {num_unknown:,} of {num:,} utterances have none"
     if both:
         shown = ", ".join(f"`{name}`" for name in both[:_NAMED])
-        found = f"{len(both):,} of {len(splits):,} speakers are in training and in a held-out split, such as {shown}"
-        fix = "leave `split` out of the manifest, so that speakers are divided, or give each speaker one split"
-        yield _check("speakers", "warn", f"{found}: error rates look better than they are for new voices", fix)
+        leak = f"{len(both):,} of {len(splits):,} speakers are in training and in a held-out split, such as {shown}"
+        fix = (
+            "leave `split` out of the manifest, so that speakers are divided among the splits, or give each "
+            "speaker one split"
+        )
+        yield _check("speakers", "warn", f"{leak}: error rates look better than for new speakers", fix)
     else:
         yield _check("speakers", "ok", text)
 
 
 def _duplicates(figures: IndexFigures) -> Iterator[Check]:
     share = figures.duplicates / max(1, figures.recordings)
-    text = f"{figures.duplicates:,} of {figures.recordings:,} recordings hold the audio of others, and were left out"
-    fix = "remove the copies from the source: its hours are fewer than they look"
+    text = (
+        f"{figures.duplicates:,} of {figures.recordings:,} recordings have the same audio as others, and were left out"
+    )
+    fix = "remove the copies from the source: it has fewer hours than it seems"
     yield _check("duplicates", "warn" if share > _DUPLICATES else "ok", text, fix)
 
 
@@ -186,9 +191,9 @@ def _languages(work: Store, parts: Sequence[str]) -> Iterator[Check]:
         for row in table["language"].value_counts().to_pylist():
             languages[row["values"]] += row["counts"]
     known = {name: num for name, num in languages.items() if name is not None}
-    shown = ", ".join(f"{name} {num:,}" for name, num in Counter(known).most_common(8)) or "none is named"
+    shown = ", ".join(f"{name} {num:,}" for name, num in Counter(known).most_common(8)) or "none is given"
     if known and languages[None]:
-        text = f"{languages[None]:,} utterances name no language, others do: {shown}"
+        text = f"{languages[None]:,} utterances have no language, others do: {shown}"
         yield _check("languages", "warn", text, "set `language` in the manifest, or `source.language`")
     else:
         yield _check("languages", "ok", shown)
@@ -199,14 +204,12 @@ def _labels(figures: LabelFigures | None) -> Iterator[Check]:
         return
     share = figures.failed / max(1, figures.labels)
     text = f"{figures.failed:,} of {figures.labels:,} labels of {figures.teacher} have failed"
-    fix = (
-        "run `voxstill label WORK --retry-failed`; the reasons stand in the labels" if share > _FAILED_LABELS[0] else ""
-    )
+    fix = "run `voxstill label WORK --retry-failed`; the labels have the reasons" if share > _FAILED_LABELS[0] else ""
     yield _check("labels", above(share, _FAILED_LABELS), text, fix)
 
 
 def _rates(work: Store, figures: ScoreFigures | None, cfg: Config) -> Iterator[Check]:
-    """Characters a second, and labels in another language than the utterance."""
+    """Characters per second, and labels in another language than the utterance."""
     if figures is None:
         return
     columns = ("characters", "duration_ms", "other_language")
@@ -221,13 +224,18 @@ def _rates(work: Store, figures: ScoreFigures | None, cfg: Config) -> Iterator[C
     low, high = cfg.filter.min_chars_per_s, cfg.filter.max_chars_per_s
     middle = float(np.median(said_N))
     odd = float(((said_N < low) | (said_N > high)).mean())
-    text = f"{middle:.1f} characters a second in the middle; {odd:.1%} of the labels are not within {low:g} to {high:g}"
-    fix = "listen to some: the sampling rate, the segments or the teacher may be wrong (`voxstill filter --report`)"
+    text = (
+        f"{middle:.1f} characters per second in the median; {odd:.1%} of the labels are not within {low:g} to {high:g}"
+    )
+    fix = (
+        "listen to some of them: the sampling rate, the segments or the teacher may be wrong (`voxstill filter "
+        "--report`)"
+    )
     is_odd = odd > _ODD_RATE or not low < middle < high
     yield _check("label rate", "warn" if is_odd else "ok", text, fix)
     other = float(is_other_N.mean())
     if other > _OTHER_LANGUAGE:
-        text = f"{other:.1%} of the labels are in another language than their utterance is said to be"
+        text = f"{other:.1%} of the labels are in another language than that of their utterance"
         yield _check("label language", "warn", text, "correct `language` in the manifest, or the teacher's")
 
 
@@ -243,7 +251,7 @@ def _verdicts(figures: VerdictFigures | None) -> Iterator[Check]:
     top = ", ".join(f"{name} {num:,}" for name, num in _most(figures.reasons))
     text = f"{figures.kept:.1%} of {figures.judged:,} labels are kept" + (f"; dropped: {top}" if top else "")
     state: State = "fail" if figures.kept < _KEPT[1] else "warn" if figures.kept < _KEPT[0] else "ok"
-    fix = "look at the most frequent rule with `voxstill filter WORK --report PAGE`, and at its option or the teacher"
+    fix = "check the most frequent rule with `voxstill filter WORK --report PAGE`, and its option or the teacher"
     yield _check("kept labels", state, text, fix)
 
 

@@ -45,7 +45,7 @@ class Line:
         return "split" in self.figures
 
     def number(self, name: str) -> float | None:
-        """A figure; None where there is none, or it is no number."""
+        """A figure; None if there is none, or it is not a number."""
         value = self.figures.get(name)
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
@@ -99,7 +99,7 @@ def _finite(steps: Sequence[Line], run: RunDir) -> Iterator[Check]:
         return
     text = f"{skipped:.0f} of {num:.0f} steps had a loss or a gradient that was not finite, and were skipped"
     files = sorted(run.skipped.glob("*.safetensors"), key=lambda path: path.stat().st_mtime)
-    replay = [f"`voxstill doctor {run.path} --batch {path}` says whether the data are at fault" for path in files[-1:]]
+    replay = [f"`voxstill doctor {run.path} --batch {path}` shows whether the data are at fault" for path in files[-1:]]
     is_lost = steps[-1].number("loss") is None
     state: State = "fail" if is_lost else "warn" if skipped > _SKIPPED * num else "ok"
     fix = "; ".join(["lower `train.lr`", *replay])
@@ -122,13 +122,13 @@ def _loss(steps: Sequence[Line], run: RunDir, cfg: Config) -> Iterator[Check]:
     losses = [loss for line in steps if _parts(line) == _parts(steps[-1]) and (loss := line.number("loss")) is not None]
     if len(losses) < _STEADY_LINES:
         shown = f"{losses[-1]:.4g}" if losses else "none"
-        yield _check("loss", "ok", f"the last is {shown}: too few lines to say whether it falls")
+        yield _check("loss", "ok", f"the last is {shown}: too few lines to see whether it falls")
         return
     quarter = len(losses) // 4
     first, last = median(losses[:quarter]), median(losses[-quarter:])
     text = f"it went from {first:.3g} to {last:.3g}, by the medians of the first and the last quarter"
     if first - last < _FALL * abs(first) and last > _learnt(steps):
-        fix = "look at the labels and the tokenizer; then another `train.lr`, and less `augment`"
+        fix = "check the labels and the tokenizer; then try another `train.lr` and less `augment`"
         yield _check("loss", "warn", f"it does not fall: {text}", fix)
     else:
         yield _check("loss", "ok", text)
@@ -144,10 +144,10 @@ def _replaced(steps: Sequence[Line], run: RunDir) -> Iterator[Check]:
     replaced = steps[-1].number("replaced") or 0
     if not replaced:
         return
-    text = f"{replaced:.0f} utterances could not be read, and a neighbour took the place of each"
+    text = f"{replaced:.0f} utterances could not be read, and were replaced by neighbouring utterances"
     num = steps[-1].number("step") or 1
     state: State = "warn" if replaced > _REPLACED * num else "ok"
-    yield _check("replaced", state, text, f"{run.log} names them; run `voxstill verify` on the work folder")
+    yield _check("replaced", state, text, f"{run.log} lists them; run `voxstill verify` on the work folder")
 
 
 def _overfitting(lines: Sequence[Line], cfg: Config, *, is_live: bool) -> Iterator[Check]:
@@ -165,13 +165,16 @@ def _overfitting(lines: Sequence[Line], cfg: Config, *, is_live: bool) -> Iterat
     if metric is None:
         num = max((line.number("step") or 0 for line in lines), default=0)
         is_early = is_live or num < cfg.train.validate_every
-        fix = "give the dev split utterances: without it nobody sees overfitting"
+        fix = "add utterances to the dev split: without it overfitting is not detected"
         yield _check("dev split", "ok" if is_early else "warn", "no validation is logged", fix)
         return
     step, best = min(validations, key=lambda row: row[1])
     last = validations[-1][1]
     text = f"{metric} {last:.3f} after {len(validations)} validations; the best was {best:.3f} at step {step:.0f}"
-    fix = "more audio or augmentation, a smaller student, `train.patience`; `train.average: best` takes the best ones"
+    fix = (
+        "use more audio or augmentation, a smaller student, or `train.patience`; `train.average: best` uses the "
+        "best checkpoints"
+    )
     if len(validations) >= _FEW_VALIDATIONS and last > _OVERFITTED * best + _ONE_ERROR and _falls_after(pairs, best):
         yield _check("overfitting", "warn", f"the loss falls and the error on the dev split rises: {text}", fix)
     elif advice := stagnation.advice_on(pairs[-stagnation.NUM_VALIDATIONS :], metric):

@@ -21,7 +21,7 @@ _CORPUS_S = 900.0
 def doctor(where: str | None, cfg: Config) -> DoctorResult:
     """Check the machine, or a work folder, or an experiment, and say what is wrong, the worst first.
 
-    A checkpoint is its experiment. DataError where a folder is neither.
+    A checkpoint is its experiment. DataError if a folder is neither.
     """
     if where is None:
         return check_machine(cfg)
@@ -67,7 +67,7 @@ def check_corpus(where: str, cfg: Config) -> DoctorResult:
     # the sample has a limit of its own, and the tables of a large corpus take their time
     probes = [Probe("corpus", partial(corpus.checks, work, cfg), _CORPUS_S, f"`{redact_uri(where)}`", "corpus")]
     if not any(work.list("utterances")):
-        return result(corpus.checks(work, cfg))  # which raises: it is no work folder
+        return result(corpus.checks(work, cfg))  # which raises: it is not a work folder
     return result(run([*probes, *places_of_work]))
 
 

@@ -1,4 +1,4 @@
-"""What the machine gives: cores, memory, shared memory, open files, clock. Nothing of it needs root."""
+"""What the machine offers: cores, memory, shared memory, open files, clock. None of these checks needs root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxstill.pipeline.doctor.processes import busiest
 
 GIB = 1 << 30
 _BUSY_PERCENT = {"cpu": 25.0, "io": 25.0, "memory": 10.0}
-"""Share of the last ten seconds in which something waited for it, above which this is no good time to measure."""
+"""Share of the last ten seconds in which something waited for it, above which this is not a good time to measure."""
 _LOOK_S = 0.5
 _LITTLE_MEMORY, _LEAST_MEMORY = 2 * GIB, GIB
 _LITTLE_SHM, _LEAST_SHM = GIB, GIB // 4
@@ -35,7 +35,7 @@ def cores() -> list[Check]:
         Check(
             name="cores",
             state="warn",
-            found=f"{text}, of which the control group may use {quota:g} at a time",
+            found=f"{text}, of which the control group may use {quota:g}",
             fix=f"raise the quota (`docker run --cpus`, `resources.limits.cpu`), or set `engine.workers` to "
             f"{max(1, int(quota))} and no more than that of `train.devices` and `train.loader_workers` together",
         )
@@ -47,9 +47,9 @@ def pressure() -> list[Check]:
     shares = {name: _pressure(name) for name in _BUSY_PERCENT}
     known = {name: share for name, share in shares.items() if share is not None}
     if not known:
-        return [Check(name="pressure", state="ok", found="this kernel does not count who waits for what (PSI)")]
+        return [Check(name="pressure", state="ok", found="this kernel does not measure resource pressure (PSI)")]
     waited = ", ".join(f"for {name} {share:.0f} %" for name, share in known.items())
-    text = f"something waited in the last ten seconds {waited} of the time"
+    text = f"in the last ten seconds processes waited {waited}"
     over = [name for name, share in known.items() if share > _BUSY_PERCENT[name]]
     if not over:
         return [Check(name="pressure", state="ok", found=text)]
@@ -60,7 +60,7 @@ def pressure() -> list[Check]:
             name="pressure",
             state="warn",
             found=text + busy,
-            fix="end what else runs here, or give it fewer processes" if users else "look what else runs here",
+            fix="end other programs here, or let them use fewer processes" if users else "check what else runs here",
         )
     ]
 
@@ -112,7 +112,7 @@ def clock(*, is_remote: bool) -> list[Check]:
         return [Check(name="clock", state="fail", found=text, fix="set it: start chrony or systemd-timesyncd")]
     if not _is_unsynchronised():
         return [Check(name="clock", state="ok", found="it is synchronised")]
-    text = "nobody synchronises it: a bucket refuses requests of a clock that is minutes off, and leases go by it"
+    text = "it is not synchronised: buckets refuse requests if the clock is minutes off, and leases depend on it"
     if not is_remote:
         return [Check(name="clock", state="ok", found=text)]
     return [Check(name="clock", state="warn", found=text, fix="start chrony or systemd-timesyncd on the host")]
@@ -128,7 +128,7 @@ def _is_unsynchronised() -> bool:
 
 
 def _pressure(name: str) -> float | None:
-    """Percent of the last ten seconds in which something waited; None where the kernel does not count it."""
+    """Percent of the last ten seconds in which something waited; None if the kernel does not count it."""
     first = _read(f"/proc/pressure/{name}").partition("\n")[0]
     fields = dict(field.split("=") for field in first.split()[1:])
     return float(fields["avg10"]) if "avg10" in fields else None

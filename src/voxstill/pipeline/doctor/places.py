@@ -37,7 +37,7 @@ _NOISE_S = 30
 
 
 def disk(folder: Path) -> list[Check]:
-    """Free space and speed of the file system of a folder; a folder that is not there yet is that above it."""
+    """Free space and speed of the file system of a folder; a folder that does not exist yet is that of its parent."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     command = [sys.executable, "-I", "-S", disk_probe.__file__, str(there)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -47,14 +47,14 @@ def disk(folder: Path) -> list[Check]:
         is_starved = cpu_time.of_process(process.pid).core_wait_s > DISK_S / 4
         process.kill()  # and not waited for: it may wait for the disk for good
         if is_starved:
-            text = f"`{there}`: not measured, as no core was free to do it within {DISK_S:g} s"
+            text = f"`{there}`: not measured, as no core was free within {DISK_S:g} s"
             return [Check(name="disk", state="ok", found=text, part="storage")]
         text = f"`{there}` has not answered within {DISK_S:g} s"
-        fix = "look at the disk or the network file system, and into `dmesg`"
+        fix = "check the disk or the network file system, and `dmesg`"
         return [Check(name="disk", state="fail", found=text, fix=fix, part="storage")]
     if process.returncode:
         text = f"`{there}`: {(errors.strip() or 'the probe has died').splitlines()[-1]}"
-        return [Check(name="disk", state="fail", found=text, fix="check the rights", part="storage")]
+        return [Check(name="disk", state="fail", found=text, fix="check the permissions", part="storage")]
     return [_disk(there, json.loads(output))]
 
 
@@ -66,7 +66,7 @@ def _disk(folder: Path, figures: Mapping[str, float | str | None]) -> Check:
     room = "free some space, or point `work`, `train.root` and `cache.folder` elsewhere"
     if "error" in figures and figures["error"] != os.strerror(errno.ENOSPC):
         text += f"; nothing can be written: {figures['error']}"
-        return Check(name="disk", state="fail", found=text, fix="check the rights of the folder", part="storage")
+        return Check(name="disk", state="fail", found=text, fix="check the permissions of the folder", part="storage")
     if "error" not in figures:
         write, read = (float(figures[f"{name}_bytes_per_s"] or 0) for name in ("write", "read"))
         seek_s = float(figures["seek_s"] or 0)
@@ -74,7 +74,7 @@ def _disk(folder: Path, figures: Mapping[str, float | str | None]) -> Check:
             f"; writes {write / 1e6:,.0f} and reads {read / 1e6:,.0f} MB/s, a small read takes {1e3 * seek_s:.1f} ms"
         )
     if "error" in figures or free < _FULL or (free_files is not None and float(free_files) < _FEW_FILES):
-        text += f", and room for {free_files} files" if free_files is not None and free >= _FULL else ""
+        text += f", with space for {free_files} more files" if free_files is not None and free >= _FULL else ""
         return Check(name="disk", state="fail", found=text, fix=room, part="storage")
     if free < _NEARLY_FULL:
         return Check(name="disk", state="warn", found=text, fix=room, part="storage")
@@ -107,10 +107,10 @@ def decoding() -> list[Check]:
     speed = _NOISE_S / max(cpu_s, 1e-9)
     text = f"FLAC at {speed:,.0f} times real time on a core"
     if wall_s > 2 * cpu_s + 0.01:
-        text += f", and at {_NOISE_S / wall_s:,.0f} with the waiting for one"
+        text += f", {_NOISE_S / wall_s:,.0f} with the wait for one"
     if speed >= _SLOW_DECODING:
         return [Check(name="decoding", state="ok", found=text)]
-    fix = "the core is slow or throttled, or the machine emulates another: take another one"
+    fix = "the core is slow, throttled or emulated: use another machine"
     return [Check(name="decoding", state="warn", found=text, fix=fix)]
 
 
@@ -118,10 +118,10 @@ def ports(wanted: Mapping[int, str], host: str) -> list[Check]:
     """Whether the ports that options name are free; `wanted` has the option of each."""
     taken = {port: option for port, option in wanted.items() if _is_taken(host, port)}
     if not taken:
-        free = ", ".join(map(str, wanted)) or "none is asked for"
+        free = ", ".join(map(str, wanted)) or "none is set"
         return [Check(name="ports", state="ok", found=f"free: {free}" if wanted else free)]
     texts = [f"{port} of `{option}` is in use{_user_of(port)}" for port, option in taken.items()]
-    fix = f"choose another `{next(iter(taken.values()))}`, or end what listens there"
+    fix = f"choose another `{next(iter(taken.values()))}`, or end the program that listens there"
     return [Check(name="ports", state="warn", found="; ".join(texts), fix=fix)]
 
 
@@ -165,9 +165,9 @@ def bucket(root: str) -> list[Check]:
     where = redact_uri(root)
     text = f"`{where}`: a small object is written in {1e3 * written_s:.0f} ms and read in {1e3 * read_s:.0f} ms"
     if not is_same:
-        text, fix = f"`{where}` gives back other bytes than were written", "look for a proxy or a cache before it"
+        text, fix = f"`{where}` returns other bytes than were written", "check for a proxy or a cache in front of it"
         return [Check(name="bucket", state="fail", found=text, fix=fix, part="storage")]
     if max(written_s, read_s) > _SLOW_REQUEST_S:
-        fix = "work nearer to the bucket, or through a faster line; `cache.folder` fetches ahead"
+        fix = "work closer to the bucket, or over a faster network; `cache.folder` prefetches"
         return [Check(name="bucket", state="warn", found=text, fix=fix, part="storage")]
     return [Check(name="bucket", state="ok", found=text, part="storage")]

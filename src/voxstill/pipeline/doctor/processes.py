@@ -55,7 +55,7 @@ def is_stopped(pid: int, during_s: float = 0.0) -> bool:
 
 
 def group_of(pid: int) -> int | None:
-    """The process group of a process; None where it is not there."""
+    """The process group of a process; None if it is not there."""
     with contextlib.suppress(OSError):
         return os.getpgid(pid)
     return None

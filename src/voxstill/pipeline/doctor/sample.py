@@ -1,4 +1,4 @@
-"""What a sample of the audio sounds like: silence, clipping, and copies that were encoded anew."""
+"""What a sample of the audio sounds like: silence, clipping, and copies that were encoded again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def checks(work: Store, parts: Sequence[str], cfg: Config) -> list[Check]:
         return []
     random = np.random.default_rng(0)
     chosen = [rows[i] for i in sorted(random.permutation(len(rows))[:NUM_SAMPLED].tolist())]
-    pairs = _alike(rows)
+    pairs = _pairs(rows)
     counts, hashes = _Counts(), dict[str, str]()
     give_up_s = time.monotonic() + _LIMIT_S
     reading = read_utterances.reading(cfg.model_copy(update={"work": work.root}))
@@ -90,19 +90,21 @@ def _judged(counts: _Counts, num: int) -> Iterator[Check]:
     tried = max(1, counts.read + counts.unread)
     if counts.unread:
         text = f"{counts.unread:,} of {tried:,} utterances could not be read, such as {counts.reason}"
-        fix = "bring the recordings back, or run `voxstill index` again"
+        fix = "restore the recordings, or run `voxstill index` again"
         yield _check("audio", above(counts.unread / tried, _UNREAD), text, fix)
     silent, clipped = (num / max(1, counts.read) for num in (counts.silent, counts.clipped))
     such = f", such as `{counts.first_silent}`" if counts.silent else ""
-    fix = "remove them from the source or with `voxstill remove WORK --ids FILE`, and look for a dead channel or device"
+    fix = (
+        "remove them from the source or with `voxstill remove WORK --ids FILE`, and check for a dead channel or device"
+    )
     yield _check("silence", above(silent, _SILENT), f"{counts.silent:,} {of}, are silent{such}", fix)
     such = f", such as `{counts.first_clipped}`" if counts.clipped else ""
     text = f"{counts.clipped:,} {of}, have more than {MAX_CLIPPED:.1%} of their samples at full scale{such}"
-    fix = "take recordings of a lower gain, or leave these out: what was cut off does not come back"
+    fix = "use recordings with a lower gain, or leave these out: clipped peaks cannot be restored"
     yield _check("clipping", above(clipped, _CLIPPED), text, fix)
 
 
-def _alike(rows: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
+def _pairs(rows: Sequence[Utterance]) -> list[tuple[Utterance, Utterance]]:
     """Pairs of one length and text from two recordings, those first of which one is held out."""
     first: dict[tuple[int, str | None], Utterance] = {}
     pairs = []
@@ -123,7 +125,8 @@ def _copies(pairs: Sequence[tuple[Utterance, Utterance]], hashes: dict[str, str]
     one, other = copies[0]
     held_out = sum(pair[0].split != pair[1].split for pair in copies)
     text = (
-        f"{len(copies):,} of {len(compared):,} pairs of one length and text hold the same samples in two files, such "
+        f"{len(copies):,} of {len(compared):,} pairs of the same length and text have the same samples in two "
+        "files, such "
         f"as `{one.uri}` and `{other.uri}`; {held_out:,} of them are in two splits"
     )
     fix = "leave one of each pair out of the source"

@@ -1,4 +1,4 @@
-"""Installed packages, and GPUs with their driver: what is known not to go together."""
+"""Installed packages, and GPUs with their driver: known incompatibilities."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _unmet(name: str) -> Iterator[tuple[str, str]]:
         if version is None:
             yield f"{name} needs {needed.name}, which is missing", f"pip install '{line.partition(';')[0].strip()}'"
         elif not needed.specifier.contains(version, prereleases=True):
-            text = f"{name} needs {needed.name}{needed.specifier}, and {version} is there"
+            text = f"{name} needs {needed.name}{needed.specifier}, but {version} is installed"
             yield text, f"pip install '{needed.name}{needed.specifier}'"
 
 
@@ -91,7 +91,7 @@ def gpus() -> list[Check]:
     library = nvml()
     if library is None:
         has_gpu = Path("/dev/nvidia0").exists()
-        text = "GPUs are not looked at: pip install 'voxstill[gpu]' shows them" if has_gpu else "none is seen"
+        text = "GPUs are not checked: pip install 'voxstill[gpu]' to see them" if has_gpu else "none is visible"
         return [Check(name="GPU", state="ok", found=text)]
     driver = int(library.nvmlSystemGetCudaDriverVersion())
     versions = (driver // 1000, driver % 1000 // 10)
@@ -104,9 +104,9 @@ def judge_gpus(
     """Judge what the driver says; pure. `driver` and `cuda` are the versions of CUDA of the driver and of torch."""
     texts = [f"{gpu.number}: {gpu.name}, {gpu.used_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.0f} GiB" for gpu in seen]
     checks = [Check(name="GPU", state="ok", found="; ".join(texts) or "the driver shows none")]
-    known = f"the driver knows CUDA {driver[0]}.{driver[1]}"
+    known = f"the driver supports CUDA {driver[0]}.{driver[1]}"
     if seen and cuda is None:
-        text = f"there are GPUs, and torch {torch} is built for a CPU"
+        text = f"there are GPUs, but torch {torch} is built for the CPU"
         checks.append(Check(name="driver", state="warn", found=text, fix="install a torch with CUDA (pytorch.org)"))
     elif seen and cuda is not None and driver[0] < cuda[0]:
         text = f"{known}, and torch {torch} is built for {cuda[0]}.{cuda[1]}"
@@ -115,14 +115,17 @@ def judge_gpus(
     elif seen:
         checks.append(Check(name="driver", state="ok", found=f"{known}, torch is {torch}"))
     if seen and nccl is not None:
-        checks.append(Check(name="NCCL", state="warn", found=nccl, fix="install torch anew with what it needs"))
+        checks.append(Check(name="NCCL", state="warn", found=nccl, fix="reinstall torch with its dependencies"))
     for gpu in seen:
         if gpu.unowned_bytes:
-            text = f"{gpu.unowned_bytes / GIB:.1f} GiB of GPU {gpu.number} are in use, and no process has them"
-            fix = "find who has the device open: `sudo fuser -v /dev/nvidia*`; else reset it: `nvidia-smi --gpu-reset`"
+            text = f"{gpu.unowned_bytes / GIB:.1f} GiB of GPU {gpu.number} are in use, but no process holds them"
+            fix = (
+                "find the processes that have the device open: `sudo fuser -v /dev/nvidia*`; else reset it: "
+                "`nvidia-smi --gpu-reset`"
+            )
             checks.append(Check(name="GPU memory", state="warn", found=text, fix=fix))
         if gpu.slowed_by is not None:
-            text, fix = f"GPU {gpu.number} is slowed down by {gpu.slowed_by}", "look at its cooling and its power limit"
+            text, fix = f"GPU {gpu.number} is slowed down by {gpu.slowed_by}", "check its cooling and its power limit"
             checks.append(Check(name="GPU clock", state="warn", found=text, fix=fix))
     return checks
 
@@ -145,7 +148,7 @@ def _seen(library: ModuleType) -> Iterator[Gpu]:
 
 
 def _nccl_fault() -> str | None:
-    """What is wrong with the NCCL beside torch; None where it is what torch needs, or torch brings its own."""
+    """What is wrong with the NCCL beside torch; None if it is what torch needs, or torch brings its own."""
     from packaging.requirements import Requirement
 
     for line in metadata.requires("torch") or () if _version("torch") else ():
@@ -153,12 +156,12 @@ def _nccl_fault() -> str | None:
         if needed.name.startswith("nvidia-nccl") and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
             version = _version(needed.name)
             if version is None or not needed.specifier.contains(version):
-                return f"torch needs {needed.name}{needed.specifier}, and {version or 'none'} is there"
+                return f"torch needs {needed.name}{needed.specifier}, but {version or 'none'} is installed"
     return None
 
 
 def _cuda_of_torch() -> tuple[int, int] | None:
-    """The CUDA that torch is built for, as its `version.py` says; None where it is none. Does not load torch."""
+    """The CUDA that torch is built for, as its `version.py` says; None if it is none. Does not load torch."""
     if _version("torch") is None:
         return None
     path = metadata.distribution("torch").locate_file("torch/version.py")

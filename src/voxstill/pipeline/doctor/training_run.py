@@ -25,7 +25,7 @@ _check = functools.partial(judged, "run")
 _LIMIT_S = 4.0
 _BUSY_S = 0.4
 _STOPPED_S = 0.3
-"""One that is stopped for less goes on by itself: it is slow."""
+"""One that is stopped for less continues by itself: it is slow."""
 _SILENT_S = 60.0
 """Without a step, and longer than twenty steps took."""
 _STEPS = 20
@@ -95,15 +95,15 @@ def processes(state: _Run) -> list[Check]:
     if state.folder.summary.is_file():
         return [_check("process", "ok", "the training is finished")]
     if not state.is_live:
-        text = "the training has not ended, and none of its processes is on this machine"
-        return [_check("process", "warn", text, "the command that began it goes on where it stopped")]
+        text = "the training has not finished, and none of its processes is on this machine"
+        return [_check("process", "warn", text, "the command that started it resumes where it stopped")]
     ages = {rank: _age_s(state.folder.ranks / f"{rank}.json") for rank in state.training}
     limit_s = max(_SILENT_S, _STEPS * max(map(_step_s, state.waits.values()), default=0.0))
     silent = {rank: age for rank, age in ages.items() if age is not None and age > limit_s}
     if silent:
         rank, age = max(silent.items(), key=lambda row: row[1])
-        text = f"rank {rank} has made no step for {age:.0f} s; at {state.cfg.train.step_timeout_s:g} s all end"
-        fix = f"look what it waits for: kill -USR1 {state.ranks[rank].pid} writes its stacks into {state.folder.log}"
+        text = f"rank {rank} has made no step for {age:.0f} s; after {state.cfg.train.step_timeout_s:g} s all ranks end"
+        fix = f"see what it waits for: kill -USR1 {state.ranks[rank].pid} writes its stacks into {state.folder.log}"
         return [_check("process", "fail", text, fix)]
     return [_check("process", "ok", f"{len(state.training)} processes train")]
 
@@ -116,40 +116,43 @@ def waits(state: _Run) -> list[Check]:
         if row.total.steps >= _FEW_STEPS
     }
     if not measured:
-        text = "there are no waits to judge: it has made few steps, or an earlier version trained it"
+        text = "no waiting times are recorded: it has made few steps, or an earlier version trained it"
         return [_check("speed", "ok", text)]
     order = list(Limit)
     verdicts = {rank: judge(row, state.waits[rank].resources) for rank, row in measured.items()}
     worst = min(verdicts, key=lambda rank: order.index(verdicts[rank].limit))
     verdict = verdicts[worst]
-    fix, found = verdict.fix, f"rank {worst}: {verdict.reason}" if len(verdicts) > 1 else verdict.reason
+    fix, text = verdict.fix, f"rank {worst}: {verdict.reason}" if len(verdicts) > 1 else verdict.reason
     if verdict.limit is Limit.MACHINE and state.is_live and state.waits[worst].machine == machine():
         own = {rank.pid for rank in state.alive.values()}
         own |= {group for pid in own if (group := group_of(pid)) is not None}
         if others := busiest(_BUSY_S, own):
-            found += f". Busiest beside it: {', '.join(map(str, others))}"
+            text += f". Busiest beside it: {', '.join(map(str, others))}"
             fix += f", such as process {others[0].pid}"
-    check = _check(str(verdict.limit), "warn" if verdict.fix else "ok", found, fix)
+    check = _check(str(verdict.limit), "warn" if verdict.fix else "ok", text, fix)
     return [check] if len(measured) < 2 else [check, _straggler(state, measured)]
 
 
 def _straggler(state: _Run, measured: Mapping[int, Waits]) -> Check:
     late = straggler(measured)
     if late is None:
-        return _check("straggler", "ok", f"the {len(measured)} ranks are as fast as one another")
+        return _check("straggler", "ok", f"the {len(measured)} ranks are equally fast")
     row = state.waits[late.rank]
-    why = "waits neither for a core nor for batches: something stops it or slows it down"
+    why = "waits neither for a core nor for batches: something else stops it or slows it down"
     if late.core_wait >= SOME_WAITING:
         why = f"waits {late.core_wait:.0%} of its time for a core"
     elif late.data_wait >= SOME_WAITING:
         why = f"waits {late.data_wait:.0%} of its time for batches"
-    found = (
-        f"rank {late.rank} on {row.machine.partition(' ')[0]} takes {1e3 * late.own_s:.0f} ms of a step for what "
-        f"it does alone, and the others {1e3 * late.others_s:.0f} ms; a step takes {1e3 * late.step_s:.0f} ms. It {why}"
+    text = (
+        f"rank {late.rank} on {row.machine.partition(' ')[0]} takes {1e3 * late.own_s:.0f} ms of a step for its "
+        f"own work, and the others {1e3 * late.others_s:.0f} ms; a step takes {1e3 * late.step_s:.0f} ms. It {why}"
     )
     process = f", process {state.ranks[late.rank].pid}," if late.rank in state.ranks else ""
-    fix = f"run `voxstill doctor` where rank {late.rank}{process} runs, end what disturbs it there, or train elsewhere"
-    return _check("straggler", "warn", found, fix)
+    fix = (
+        f"run `voxstill doctor` where rank {late.rank}{process} runs, end the disturbing programs there, or "
+        "train on other machines"
+    )
+    return _check("straggler", "warn", text, fix)
 
 
 def _step_s(row: RankWaits) -> float:

@@ -44,7 +44,7 @@
     const reference = text.split(" "), hypothesis = hypothesisText.split(" ");
     const kinds = { "=": "hit", s: "sub", d: "gone", i: "more" };
     const box = make("div", { class: "aligned", dir: "auto" });
-    box.append(make("span", { class: "lead", "aria-hidden": "true" }, make("span", {}, "said"), make("span", {}, "heard")));
+    box.append(make("span", { class: "lead", "aria-hidden": "true" }, make("span", {}, "reference"), make("span", {}, "hypothesis")));
     const empty = () => make("span", {}, make("span", { class: "void", "aria-hidden": "true" }, "∅"), make("span", { class: "hidden" }, "nothing"));
     let r = 0, h = 0;
     for (const edit of edits) {
