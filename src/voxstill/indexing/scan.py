@@ -217,8 +217,13 @@ def _load(data: bytes) -> SourceEntry:
     )
 
 
-@functools.lru_cache(maxsize=4096)  # files of one folder follow one another
 def _real_folder(folder: str) -> str:
+    return _real_folder_from(os.getcwd(), folder)
+
+
+@functools.lru_cache(maxsize=4096)  # files of one folder follow one another
+def _real_folder_from(_: str, folder: str) -> str:
+    """A folder without links, for a process in this working directory, which a path may start at."""
     try:
         return os.path.realpath(folder or "/")
     except ValueError:  # a zero byte, which no path has
