@@ -34,7 +34,6 @@ import argparse
 import ast
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -48,6 +47,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
+from rounds import median, ratio  # noqa: E402
 from speed_corpus import make  # noqa: E402
 
 from tree_memory import TreeMemory  # noqa: E402
@@ -186,19 +186,12 @@ def table(figures: dict[str, Any]) -> str:
         for name, rows in rounds.items():
             if not rows:
                 continue
-
-            def median(figure: str, rows: list[dict[str, Any]] = rows) -> Any:
-                return statistics.median(row[figure] for row in rows)
-
-            def ratio(figure: str, rows: list[dict[str, Any]] = rows, ours: list[dict[str, Any]] = rounds[OURS]) -> str:
-                pairs = zip(rows, ours, strict=False)
-                return f"{statistics.median(row[figure] / own[figure] for row, own in pairs):.2f}"
-
             cells = [size, name, f"{rows[0]['parameters']:,}", str(figures["lines"][TOOLKITS[name]])]
             for figure in ("audio_s_per_s", "audio_s_per_cpu_s"):
-                cells += [f"{median(figure):.0f}", ratio(figure)]
-            cells += [f"{1000 * median('step_s'):.0f}", f"{median('batch_s'):.1f}", f"{median('padding'):.1%}"]
-            cells += [f"{median('data_wait'):.1%}", f"{median('memory_mb'):.0f}"]
+                cells += [f"{median(rows, figure):.0f}", ratio(rows, rounds[OURS], figure)]
+            cells += [f"{1000 * median(rows, 'step_s'):.0f}", f"{median(rows, 'batch_s'):.1f}"]
+            cells += [f"{median(rows, figure):.1%}" for figure in ("padding", "data_wait")]
+            cells.append(f"{median(rows, 'memory_mb'):.0f}")
             rendered.append("| " + " | ".join(cells) + " |")
     return "\n".join(rendered)
 

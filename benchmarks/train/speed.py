@@ -36,6 +36,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rounds import median, ratio
 from speed_corpus import make
 
 if TYPE_CHECKING:
@@ -141,27 +142,15 @@ def table(figures: dict[str, Any]) -> str:
         for name, rows in rounds.items():
             if not rows:
                 continue
-
-            def median(figure: str, rows: list[dict[str, Any]] = rows) -> Any:
-                return statistics.median(row[figure] for row in rows)
-
-            def ratio(
-                figure: str,
-                base: str = THEIRS,
-                rows: list[dict[str, Any]] = rows,
-                rounds: dict[str, Any] = rounds,
-            ) -> str:
-                pairs = zip(rows, rounds.get(base, []), strict=False)
-                ratios = [row[figure] / base_row[figure] for row, base_row in pairs]
-                return f"{statistics.median(ratios):.2f}" if ratios else ""
-
-            cells = [size, name, f"{median('audio_s_per_s'):.0f}", ratio("audio_s_per_s")]
-            cells.append(ratio("audio_s_per_s", DEFAULT))
-            cells += [f"{median('audio_s_per_cpu_s'):.0f}", ratio("audio_s_per_cpu_s")]
-            cells += [f"{1000 * median('step_s'):.0f}", f"{median('data_wait'):.1%}", f"{median('padding'):.1%}"]
-            cells += [f"{median('memory_bytes') / 1e6:.0f}", ratio("memory_bytes")]
+            theirs = rounds.get(THEIRS, [])
+            cells = [size, name, f"{median(rows, 'audio_s_per_s'):.0f}", ratio(rows, theirs, "audio_s_per_s")]
+            cells.append(ratio(rows, rounds.get(DEFAULT, []), "audio_s_per_s"))
+            cells += [f"{median(rows, 'audio_s_per_cpu_s'):.0f}", ratio(rows, theirs, "audio_s_per_cpu_s")]
+            cells.append(f"{1000 * median(rows, 'step_s'):.0f}")
+            cells += [f"{median(rows, figure):.1%}" for figure in ("data_wait", "padding")]
+            cells += [f"{median(rows, 'memory_bytes') / 1e6:.0f}", ratio(rows, theirs, "memory_bytes")]
             if peak:
-                cells += [f"{median('tflops'):.1f}", f"{median('tflops') / peak:.0%}"]
+                cells += [f"{median(rows, 'tflops'):.1f}", f"{median(rows, 'tflops') / peak:.0%}"]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

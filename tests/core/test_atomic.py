@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from voxstill.core import process
 from voxstill.core.atomic import atomic_file, atomic_folder, write_atomically
 
 
@@ -116,6 +117,15 @@ with atomic_file(path / "file") as file, atomic_folder(path / "folder") as folde
         mine.touch()
         write_atomically(tmp_path / "file", "whole")
         assert mine.exists()
+    machine = process.machine_id()
+    odd = {f".file.{machine}-{rest}.draft" for rest in ("a-b-c", "1-2-3-4", f"{10**20}-1-1")} | {
+        ".file.others-1-1-1.draft"
+    }
+    for name in odd:  # which this does not write
+        (tmp_path / name).touch()
     with atomic_folder(tmp_path / "folder"):
         pass
+    write_atomically(tmp_path / "file", "whole")
+    for name in odd:
+        (tmp_path / name).unlink()
     assert {path.name for path in tmp_path.iterdir()} == {"file", "folder"}

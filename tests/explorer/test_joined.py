@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Label, Utterance
 from voxstill.explorer import joined
+from voxstill.explorer.corpus import Corpus
 from voxstill.explorer.filters import ROW, Filter, Order
 from voxstill.explorer.staging import Sources
 from voxstill.pipeline import explore, remove
@@ -219,6 +221,44 @@ def test_a_draft_that_a_killed_process_left_is_erased_with_the_file(cfg: Config)
         path.write_bytes(b"u001")
     remove.remove(cfg, ["u001"])
     assert [path.name for path in path_of(cfg).parent.iterdir()] == ["lock"]
+
+
+_SPILLS = """
+import sys, time
+from pathlib import Path
+from voxstill.explorer.corpus import Corpus
+corpus = Corpus(Path(sys.argv[1]))
+corpus._spill.mkdir()
+(corpus._spill / "texts").write_text("u001")
+print("spilled", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_a_killed_explorer_has_spilled_goes_with_the_next(cfg: Config) -> None:
+    """That of one that runs stays; with `remove` all of it goes."""
+    rows_of(cfg)
+    path = path_of(cfg)
+    with contextlib.ExitStack() as stack:
+        killed, running = (
+            stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", _SPILLS, str(path)], stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(2)
+        )
+        stack.callback(running.kill)
+        stack.callback(killed.kill)
+        for process in (killed, running):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "spilled\n"
+        killed.kill()
+        killed.wait()
+        assert len([spilled for spilled in path.parent.iterdir() if spilled.is_dir()]) == 2
+        Corpus(path).close()
+        [left] = (spilled for spilled in path.parent.iterdir() if spilled.is_dir())
+        assert (left / "texts").exists()
+        remove.remove(cfg, ["u001"])
+        assert [other.name for other in path.parent.iterdir()] == ["lock"]
 
 
 def test_who_may_not_write_the_folder_opens_the_file_that_is_there(

@@ -40,6 +40,17 @@ def test_a_manifest_is_read_from_where_the_process_is_now(tmp_path: Path, monkey
         assert Path(entry.uri) == folder / "a.wav"
 
 
+def test_files_are_one_by_where_the_process_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path of a folder that was a link elsewhere is one here only where it is one here."""
+    entries = [SourceEntry(uri="a/1.wav"), SourceEntry(uri="b/1.wav")]
+    for name, num_files in (("linked", 1), ("apart", 2)):
+        folder = tmp_path / name
+        (folder / "a").mkdir(parents=True)
+        (folder / "b").symlink_to("a") if name == "linked" else (folder / "b").mkdir()
+        monkeypatch.chdir(folder)
+        assert len(by_file(entries)) == num_files
+
+
 def test_a_folder_gives_every_file_that_may_be_audio_in_order(tmp_path: Path) -> None:
     for name in ["b/2.wav", "b/1.weird", "a.flac", "notes.txt", "b/1.TextGrid", "m.jsonl", ".hidden.wav", ".git/x.wav"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)

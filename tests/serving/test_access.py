@@ -148,7 +148,7 @@ def test_a_damaged_form_is_a_400(small_server: ServerProcess, body: bytes) -> No
 
 def test_a_client_that_leaves_costs_nothing(small_server: ServerProcess) -> None:
     address = urlsplit(small_server.url)
-    request = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n"
+    request = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n"
     for _ in range(20):
         with socket.create_connection((address.hostname or "", address.port or 0)) as client:
             client.sendall(request + b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n")

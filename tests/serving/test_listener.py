@@ -13,7 +13,7 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.serving import run
-from voxstill.serving.middleware import Keys
+from voxstill.serving.middleware import Access
 from voxstill.serving.models import ModelSource
 from voxstill.serving.run import listening
 from voxstill.serving.versions import ServedRecognizer
@@ -47,7 +47,7 @@ def test_a_server_leaves_the_logging_of_its_process_as_it_is() -> None:
             Config(),
             [ModelSource(name="m", source="nothing")],
             opener,
-            Keys([], None),
+            Access([], None, "127.0.0.1"),
             listening("127.0.0.1", 0),
             print,
         )

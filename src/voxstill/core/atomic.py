@@ -11,6 +11,7 @@ import errno
 import glob
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from voxstill.core import process
 
 _NUMBERS = itertools.count()
 """Of the drafts of this process."""
+_OWNER = re.compile(r"(?P<pid>\d{1,9})-(?P<start>[^-]+)-\d+")
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -31,7 +33,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """The path of a draft, a file or a link that the block makes; it replaces `path` where nothing is raised."""
-    with _draft_of(path) as draft:
+    with name_beside(path) as draft:
         yield draft
         _share(draft)
         draft.replace(path)
@@ -44,7 +46,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     A folder cannot be renamed over another that is not empty: for a moment there is none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _draft_of(path) as draft, _draft_of(path) as old:
+    with name_beside(path) as draft, name_beside(path) as old:
         draft.mkdir()
         yield draft
         for file in draft.rglob("*"):
@@ -80,12 +82,15 @@ def _share(path: Path) -> None:
 
 
 @contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
-    """A unique name beside `path`; a file left there at the end of the block is removed."""
+def name_beside(path: Path) -> Iterator[Path]:
+    """A name beside `path` that nobody else uses; what is there at the end of the block is removed.
+
+    So is, at its begin, what killed processes of this machine left by such names.
+    """
     machine = process.machine_id()
     for left in path.parent.glob(f".{glob.escape(path.name)}.{machine}-*-*-*.draft"):
-        pid, start, _ = left.name.removesuffix(".draft").rpartition(".")[2].split("-")[1:]
-        if process.started(int(pid)) != start:
+        owned = _OWNER.fullmatch(left.name.removesuffix(".draft").rpartition(".")[2].removeprefix(f"{machine}-"))
+        if owned is not None and process.started(int(owned["pid"])) != owned["start"]:
             with contextlib.suppress(OSError):  # another process removes it, too
                 remove(left)
     owner = f"{machine}-{os.getpid()}-{process.started(os.getpid())}-{next(_NUMBERS)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TextIO
 
-from voxstill.core.atomic import write_atomically
 from voxstill.core.result import to_json
 from voxstill.core.terminal import continued, printable
 
@@ -163,16 +163,24 @@ class JsonLines:
     def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():  # the next line would be appended to one truncated by a crash
+        if path.is_file():  # the next line would be appended to one truncated by a crash
             data = path.read_bytes()
             whole = b"".join([line for line in data.splitlines(keepends=True) if line.endswith(b"\n")][:rows])
             if whole != data:
-                write_atomically(path, whole)
+                os.truncate(path, len(whole))  # which a full disk allows
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one object; a number that is not finite is null."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) + "\n")
+        """Append one object; a number that is not finite is null. OSError where it is not written, nor part of it."""
+        line = (json.dumps(to_json(row), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        with self._path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError:
+                with contextlib.suppress(OSError):  # no file, but a device or a pipe
+                    file.truncate(size)
+                raise
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
@@ -190,6 +198,23 @@ class _StandardError(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+
+class _LogFile(logging.FileHandler):
+    """A file that may be on a full disk: it is told once, on standard error, and what was held back comes later."""
+
+    _is_told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if isinstance(error := sys.exception(), OSError) and not self._is_told:
+            self._is_told = True  # before the message comes here, too
+            log.warning("`%s` cannot be written: %s", self.baseFilename, error.strerror or error)
+        elif not isinstance(error, OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 class _Formatter(logging.Formatter):
@@ -250,7 +275,7 @@ def logged_s() -> float:
 
 def log_to(path: Path) -> logging.FileHandler:
     """Write messages into a file, too, from now on; the caller ends that with `log.removeHandler` and `close`."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     log.addHandler(handler)
     return handler

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from voxstill.core.config import Augment
 from voxstill.core.records import Hypothesis
+from voxstill.decoding.loaded import Samples, padded
+from voxstill.decoding.options import BATCH_MS, GPU_MS
+from voxstill.decoding.recognizer import batches_by_length
 from voxstill.nn import checkpoints, classifiers
 from voxstill.nn.frontends import Frontend
 
@@ -27,17 +30,25 @@ class LoadedClassifier:
         self.model.eval().to(self.device)
         self.names = classifiers.names_of(self.model)
 
-    def predict(self, samples_T: NDArray[np.int16]) -> NDArray[np.float32] | None:
-        """Probabilities of the classes (C,), or the embedding of a speaker student (E,); None if it is too short."""
-        if not self.frontend.num_frames(len(samples_T)):
-            return None
-        with torch.inference_mode():
-            audio_BT = torch.tensor(samples_T, device=self.device)[None]
-            len_B = torch.tensor([len(samples_T)], device=self.device)
-            score_BC, embedding_BE = classifiers.scores(self.model, *self.frontend.extract(audio_BT, len_B))
-            output_BD = score_BC.float().softmax(1) if embedding_BE is None else embedding_BE.float()
-        output_D: NDArray[np.float32] = output_BD[0].cpu().numpy()
-        return output_D
+    @property
+    def batch_ms(self) -> int:
+        """Most audio that the model is given at once, padding included."""
+        return BATCH_MS if self.device.type == "cpu" else GPU_MS
+
+    def predict_batch(self, samples: Sequence[Samples]) -> list[NDArray[np.float32] | None]:
+        """For each utterance probabilities of the classes (C,), or the embedding of a speaker student (E,), in order;
+        None if it is too short."""
+        usable = [i for i, samples_T in enumerate(samples) if self.frontend.num_frames(len(samples_T))]
+        outputs: list[NDArray[np.float32] | None] = [None] * len(samples)
+        for members in batches_by_length([len(samples[i]) for i in usable], self.batch_ms):
+            rows = [usable[member] for member in members]
+            audio_BT, len_B = padded([samples[row] for row in rows], self.device)
+            with torch.inference_mode():
+                score_BC, embedding_BE = classifiers.scores(self.model, *self.frontend.extract(audio_BT, len_B))
+                output_BD = score_BC.float().softmax(1) if embedding_BE is None else embedding_BE.float()
+            for row, output_D in zip(rows, output_BD.cpu().numpy(), strict=True):
+                outputs[row] = output_D
+        return outputs
 
 
 def classify(

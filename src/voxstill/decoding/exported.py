@@ -183,7 +183,7 @@ def vocabulary(folder: Path, exported: ExportedModel) -> PieceVocabulary:
     ids = {piece: i for i, piece in enumerate(pieces) if piece}
     path = folder / TOKENIZER
     characters = exported.delimiter_id is not None or not path.is_file()
-    encode = functools.partial(_characters, ids) if characters else functools.partial(_tokenized, path, ids)
+    encode = functools.partial(_characters, ids) if characters else functools.partial(_tokenized, path.absolute(), ids)
     return PieceVocabulary(pieces, exported.blank_id, exported.delimiter_id, encode)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.atomic import name_beside
 from voxstill.core.errors import first_line
 from voxstill.explorer import joined, staging
 from voxstill.explorer.columns import Column, Row
@@ -59,7 +59,8 @@ class Corpus:
 
         self._path, self._identity = path, _identity(path)
         self.about = joined.about(path)
-        self._spill = _spill_of(path)
+        self._undo = contextlib.ExitStack()
+        self._spill = self._undo.enter_context(_spill_of(path))
         config: dict[str, Any] = {
             "threads": joined.THREADS,
             "memory_limit": MEMORY,
@@ -94,7 +95,7 @@ class Corpus:
         """End; a question that runs is interrupted."""
         self._connection.interrupt()
         self._connection.close()
-        shutil.rmtree(self._spill, ignore_errors=True)
+        self._undo.close()
 
     def page(self, wanted: Filter, order: Order, limit: int, columns: Sequence[Column] | None = None) -> list[Row]:
         """The next rows behind those of the page before, with `row` and `key`, the value that they are sorted by.
@@ -320,11 +321,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _spill_of(path: Path) -> Path:
+def _spill_of(path: Path) -> AbstractContextManager[Path]:
     """A folder of this process for what does not fit into memory, made when it is needed: beside the file, or where
-    temporary files are if that cannot be written. `storage/joined_file.py` removes it with the file."""
+    temporary files are if that cannot be written. `storage/joined_file.py` removes it with the file; where this process
+    is killed, the next one does."""
     parent = path.parent if os.access(path.parent, os.W_OK) else Path(tempfile.gettempdir())
-    return parent / f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.spill"
+    return name_beside(parent / path.name)
 
 
 def _literal(path: Path) -> str:

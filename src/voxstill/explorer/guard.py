@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from voxstill.core import same_origin
 from voxstill.explorer.errors import RequestError
 
 POLICY = (
@@ -68,12 +69,9 @@ class Guard:
 
     def _check_place(self, headers: Headers) -> None:
         """RequestError for another host, which may be a name that was bound to this machine, or for another page."""
-        if headers.getlist("host") != [host := headers.get("host", "")] or host not in self._hosts:
+        if same_origin.host(headers) not in self._hosts:
             raise RequestError(403, "this host is not served")
-        origin = headers.get("origin")
-        if origin is not None and origin != f"http://{host}":
-            raise RequestError(403, "requests from pages of other servers are refused")
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if same_origin.is_from_another_page(headers, schemes=("http",)):
             raise RequestError(403, "requests from pages of other servers are refused")
 
     def _token_in_query(self, scope: Scope) -> str:

@@ -29,7 +29,7 @@ from voxstill.explorer.columns import Column, TeacherColumn, quoted, title
 from voxstill.explorer.errors import JoinedFileLost, build_failure
 from voxstill.explorer.staging import Parts, Sources, run
 from voxstill.storage import manifest
-from voxstill.storage.joined_file import FILE
+from voxstill.storage.joined_file import FILE, erase
 from voxstill.storage.store import Store
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _bring_up_to_date(work: Store, sources: Sources, path: Path) -> None:
         try:
             if before is None or not _grown(work, sources, path, draft, before, now):
                 log.info("explore: the tables are joined into `%s`", path)
-                _erase_drafts(path.parent)
+                erase(path.parent, f"draft-{FILE}*")
                 _build(work, sources, draft, now)
             if draft.exists():  # `remove` erases drafts, too, and the caller builds again
                 os.replace(draft, path)
@@ -252,16 +252,11 @@ def _alone(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
     """The path of a file to write; what processes left that were ended is removed, for only one builds at a time."""
-    _erase_drafts(folder)
+    erase(folder, f"draft-{FILE}*")
     try:
         yield folder / f"draft-{FILE}"
     finally:
-        _erase_drafts(folder)
-
-
-def _erase_drafts(folder: Path) -> None:
-    for path in folder.glob(f"draft-{FILE}*"):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        erase(folder, f"draft-{FILE}*")
 
 
 def _state_in(path: Path) -> State | None:

@@ -218,7 +218,8 @@ def _load(data: bytes) -> SourceEntry:
 
 
 @functools.lru_cache(maxsize=4096)  # files of one folder follow one another
-def _real_folder(folder: str) -> str:
+def _real_folder(_: str, folder: str) -> str:
+    """A folder without links, for a process in this working directory, which a path may start at."""
     try:
         return os.path.realpath(folder or "/")
     except ValueError:  # a zero byte, which no path has
@@ -228,7 +229,7 @@ def _real_folder(folder: str) -> str:
 def _real_address(entry: SourceEntry) -> str:
     """Its address without links to folders; a link to a file is a file of its own."""
     folder, slash, name = entry.uri.rpartition("/")
-    return f"{_real_folder(folder)}/{name}" if slash and is_local(entry.uri) else entry.uri
+    return f"{_real_folder(os.getcwd(), folder)}/{name}" if slash and is_local(entry.uri) else entry.uri
 
 
 def _by_first_address(first: SourceEntry, entry: SourceEntry) -> SourceEntry:

@@ -12,11 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.audio import vad
-from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, VoxstillError
+from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import Progress
 from voxstill.core.result import Result
 from voxstill.core.terminal import MOST_NAME, one_line
@@ -25,9 +23,9 @@ from voxstill.decoding.classes import LoadedClassifier
 from voxstill.evaluation import results
 from voxstill.nn.heads import Task
 from voxstill.pipeline import recordings
-from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
+from voxstill.pipeline.audio_input import AudioReader, exit_code
 from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.storage.redaction import redact_uri
+from voxstill.pipeline.utterance_groups import Reading, UtteranceGroups
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import registry
@@ -144,7 +142,7 @@ class _Student:
     """A student of one task, loaded, which reads recordings."""
 
     def __init__(self, cfg: Config, model: str, task: Task) -> None:
-        self._cfg, self._reader = cfg, AudioReader(cfg)
+        self._reader = AudioReader(cfg)
         source = str(fetch(model, None, _FILES)) if on_hub(model) else model
         with model_of(source) as (folder, self.checkpoint):
             if (actual := registry.name_of(folder)) != task:
@@ -155,37 +153,35 @@ class _Student:
                     why=f"its task is `{actual}`, and not `{task}`",
                     fix=f"use `voxstill {fix}` for it, or give another student",
                 )
-            self._loaded = LoadedClassifier(model_folder(folder), cfg.augment)
-        self.names = self._loaded.names
+            self._reader.start()
+            loaded = LoadedClassifier(model_folder(folder), cfg.augment)
+        self._groups = UtteranceGroups[NDArray[np.float32] | None](
+            cfg.segment, lambda samples, _: loaded.predict_batch(samples), loaded.batch_ms, cuts_silence=True
+        )
+        self.names = loaded.names
 
     def outputs(self, title: str, paths: Sequence[str]) -> Iterator[_Output]:
-        """The output for each recording, or why there is none, in order."""
+        """The output for each recording, or why there is none, in order.
+
+        Short ones share a batch, and the next ones are decoded meanwhile.
+        """
         with Progress(title, len(paths), "files") as bar:
-            for path in paths:
-                yield self._output(path)._replace(audio=redact_uri(path))
-                bar.advance()
+            for sources, names in recordings.in_runs(paths):
+                opened = self._reader.read_each(sources, ahead_ms=self._groups.batch_ms)
+                for name, reading in zip(names, self._groups.readings(opened), strict=True):
+                    yield _output(name, reading)
+                    bar.advance()
 
-    def _output(self, path: str) -> _Output:
-        try:
-            with recordings.readable(path) as source, self._reader.read(source) as decoded:
-                silent = "silent: all samples are 0" if decoded.is_silent else None
-                return _Output(path, self._mean(decoded.samples_T), warning=decoded.warning or silent)
-        except VoxstillError as error:
-            return _Output(path, None, error=in_one_line(error))
 
-    def _mean(self, samples_T: vad.Samples) -> NDArray[np.float32]:
-        """The output for a recording: of its utterances, the mean by their length; DataError if there is none."""
-        sums: list[NDArray[np.float32]] = []
-        num_samples = 0
-        for start_ms, end_ms in vad.segment(samples_T, self._cfg.segment):
-            part_T = samples_T[pcm.ms_to_samples(start_ms) : pcm.ms_to_samples(end_ms)]
-            if (output_D := self._loaded.predict(part_T)) is not None:
-                sums.append(output_D * np.float32(len(part_T)))
-                num_samples += len(part_T)
-        if not num_samples:
-            raise DataError("too short, or without speech", code="no-speech", fix="give a longer recording of speech")
-        mean_D: NDArray[np.float32] = np.sum(sums, axis=0) / np.float32(num_samples)
-        return mean_D
+def _output(audio: str, reading: Reading[NDArray[np.float32] | None]) -> _Output:
+    """The mean over the utterances of a recording by their length, or why there is none."""
+    outputs = [(end - start, output_D) for start, end, output_D in reading.outputs if output_D is not None]
+    error = reading.error or (None if outputs else "too short, or without speech")
+    if error is not None:
+        return _Output(audio, None, error=error)
+    silent = "silent: all samples are 0" if reading.is_silent else None
+    mean_D = np.average([output_D for _, output_D in outputs], axis=0, weights=[length for length, _ in outputs])
+    return _Output(audio, mean_D.astype(np.float32), warning=reading.warning or silent)
 
 
 def classify(cfg: Config, model: str, names: Sequence[str], top: int) -> ClassifyResult:

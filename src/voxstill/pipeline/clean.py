@@ -7,6 +7,7 @@ a configuration has no finished table, all are.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -70,8 +71,8 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     """Find what nothing uses; with `delete` delete it, each table's `_SUCCESS.json` first.
 
     An earlier generation of shards stays whole as long as its tars are named, unless it holds removed utterances: then
-    only the tars that are named stay. A table that another process writes stays. StorageError if another process
-    begins to write one meanwhile, DataError if there is no table at all.
+    only the tars that are named stay. A table that another process writes stays, and one that a link leads to.
+    StorageError if another process begins to write one meanwhile, DataError if there is no table at all.
     """
     work = Store(cfg.work)
     files = _tables(work)
@@ -88,6 +89,11 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
             continue
         rest = {key: num_bytes for key, num_bytes in files[table].items() if key not in kept}
         if (len(rest) < len(files[table]) or table in bases) and not _holds_removed(work, rest):
+            continue
+        if any(work.is_linked(folder) for folder in {os.path.dirname(key) for key in rest}):
+            log.warning(
+                "clean: `%s/%s` stays: it is in a link, or one is in it, and nothing is deleted through it", *table
+            )
             continue
         unused[table] = rest
     staying = {table: files[table].keys() - unused.get(table, {}).keys() for table in files if table[0] == "shards"}

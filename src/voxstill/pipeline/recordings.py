@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from types import ModuleType
@@ -141,6 +142,17 @@ def readable(path: str) -> Iterator[str]:
             yield copy
     else:
         yield path
+
+
+def in_runs(paths: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Paths or addresses to read recordings from, in order, and their names without what signs addresses.
+
+    A run of files is together; standard input, `-`, is alone, and its path is that of a temporary copy meanwhile.
+    """
+    for is_piped, run in itertools.groupby(paths, STANDARD_INPUT.__eq__):
+        for names in ([name] for name in run) if is_piped else [list(run)]:
+            with readable(names[0]) as path:
+                yield [path, *names[1:]], list(map(redact_uri, names))
 
 
 @contextmanager

@@ -13,12 +13,13 @@ from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.core.same_origin import is_loopback
 from voxstill.decoding import exported
 from voxstill.decoding.recognizer import Recognizer
 from voxstill.pipeline.transcribe import load_recognizer
 
 if TYPE_CHECKING:
-    from voxstill.serving.middleware import Keys
+    from voxstill.serving.middleware import Access
     from voxstill.serving.models import ModelSource
 
 Engine = Literal["auto", "torch", "onnx"]
@@ -26,7 +27,6 @@ API_KEYS, ADMIN_KEY = "VOXSTILL_API_KEYS", "VOXSTILL_ADMIN_KEY"
 """Variables of the environment: the keys of clients, with commas between them, and that of the administrator."""
 PACKAGES = {"starlette": "starlette", "uvicorn": "uvicorn", "multipart": "python-multipart", "websockets": "websockets"}
 """Modules of the extra `serve`, and the packages that they come with."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ def serve(
     check_packages()
     from voxstill.serving import run
 
-    sources, keys = checked(models), client_keys(host)
+    sources, access = checked(models), access_at(host)
     listener = run.listening(host, port)
     result = ServeResult(url=address(host, listener.getsockname()[1]), models=names(sources))
-    run.run(cfg, sources, functools.partial(opened, cfg, engine), keys, listener, lambda: ready(result))
+    run.run(cfg, sources, functools.partial(opened, cfg, engine), access, listener, lambda: ready(result))
 
 
 def checked(models: Sequence[str]) -> list[ModelSource]:
@@ -83,16 +83,16 @@ def names(sources: Sequence[ModelSource]) -> list[str]:
     return list(dict.fromkeys(source.name for source in sources))
 
 
-def client_keys(host: str) -> Keys:
-    """The keys of the environment, with a warning where anybody could use the server."""
-    from voxstill.serving.middleware import Keys
+def access_at(host: str) -> Access:
+    """Who may use a server at this address, by the keys of the environment; warns where anybody could."""
+    from voxstill.serving.middleware import Access
 
-    keys = Keys(*_keys())
-    if not keys.are_needed and host not in _LOOPBACK:
+    api_keys, admin_key = _keys()
+    if not api_keys and not is_loopback(host):
         log.warning(
             "serve: %s is not a loopback address and %s is not set: anyone who can reach it may use it", host, API_KEYS
         )
-    return keys
+    return Access(api_keys, admin_key, host)
 
 
 def address(host: str, port: int) -> str:

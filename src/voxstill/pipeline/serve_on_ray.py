@@ -21,7 +21,7 @@ from voxstill.pipeline import serve as server
 from voxstill.pipeline.serve import Engine, ServeResult
 
 if TYPE_CHECKING:
-    from voxstill.serving.middleware import Keys
+    from voxstill.serving.middleware import Access
     from voxstill.serving.models import ModelSource
     from voxstill.serving.replica import Replica
 
@@ -46,7 +46,7 @@ def serve(
     check_packages()
     from voxstill.serving import run
 
-    sources, keys = server.checked(models), server.client_keys(host)
+    sources, access = server.checked(models), server.access_at(host)
     for source in sources:
         server.check_engine(source.source, engine)
     if port == 0:  # Ray opens the socket itself
@@ -58,7 +58,7 @@ def serve(
     with world.Signals(_stopping) as signals:  # after Ray, which has a handler of its own
         try:
             ray_serve.start(http_options={"host": host, "port": port, "request_timeout_s": None})
-            ray_serve.run(deployment(cfg, sources, keys, engine), name=NAME, route_prefix="/")
+            ray_serve.run(deployment(cfg, sources, access, engine), name=NAME, route_prefix="/")
         except Exception as error:
             ray_serve.shutdown()
             raise ConfigError(
@@ -93,17 +93,17 @@ def application(arguments: Mapping[str, str]) -> Any:
         )
     check_packages()
     cfg = config.load(path, [f"{name}={value}" for name, value in options.items()])
-    return deployment(cfg, server.checked(models.split()), server.client_keys("0.0.0.0"), cast(Engine, engine))
+    return deployment(cfg, server.checked(models.split()), server.access_at("0.0.0.0"), cast(Engine, engine))
 
 
-def deployment(cfg: Config, sources: Sequence[ModelSource], keys: Keys, engine: Engine) -> Any:
+def deployment(cfg: Config, sources: Sequence[ModelSource], access: Access, engine: Engine) -> Any:
     """The Ray Serve application of a configuration."""
     from ray import serve as ray_serve
 
     tree, options = cfg.model_dump(exclude_unset=True), cfg.serve
 
     def build() -> Replica:  # a function: Ray takes any other object for the application itself
-        return _replica(tree, sources, keys, engine)
+        return _replica(tree, sources, access, engine)
 
     return ray_serve.deployment(
         ray_serve.ingress(build)(),
@@ -131,13 +131,13 @@ def check_packages() -> None:
         )
 
 
-def _replica(tree: Mapping[str, Any], sources: Sequence[ModelSource], keys: Keys, engine: Engine) -> Replica:
+def _replica(tree: Mapping[str, Any], sources: Sequence[ModelSource], access: Access, engine: Engine) -> Replica:
     """The ASGI application, in the process of a replica."""
     from voxstill.serving.app import TranscriptionServer
     from voxstill.serving.replica import Replica
 
     cfg = config.validated(Config, dict(tree))
-    return Replica(TranscriptionServer(cfg, functools.partial(server.opened, cfg, engine), keys), sources)
+    return Replica(TranscriptionServer(cfg, functools.partial(server.opened, cfg, engine), access), sources)
 
 
 def _stopping(name: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import re
 from collections import Counter
@@ -12,30 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from voxstill.audio import vad
-from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import Progress
-from voxstill.core.records import RATE_HZ, Word
+from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.decoding import recognizer
 from voxstill.pipeline import recordings
-from voxstill.pipeline.audio_input import Audio, AudioReader, exit_code, in_one_line, recordings_of
+from voxstill.pipeline.audio_input import Audio, AudioReader, exit_code, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
-from voxstill.pipeline.decode_ahead import Decoded
-from voxstill.storage.redaction import redact_uri
+from voxstill.pipeline.utterance_groups import Reading, UtteranceGroups
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 
-GROUP_MS = 300_000
-"""How much of a recording is in memory at once, an utterance more or less."""
 Form = Literal["text", "srt", "vtt", "json"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]")
@@ -162,91 +152,27 @@ class Recognizer:
 
         The next ones are decoded meanwhile: at most as many as make a batch, or one that is longer.
         """
-        batch_ms, window_ms = min(self._student.batch_ms, GROUP_MS), self._student.max_duration_ms or 0
-        group, drafts = _Group(), list[_Draft]()
-        for name, opened in self._reader.read_each(recordings, rate_hz, ahead_ms=batch_ms):
-            drafts.append(_Draft(name))
-            try:
-                with opened as decoded:
-                    self._add(group, drafts[-1], decoded)
-            except VoxstillError as error:
-                drafts[-1].error = in_one_line(error)
-            # where nothing waits, as behind recordings without speech, nothing is kept back
-            if not group.utterances or max(group.duration_ms, len(group.utterances) * window_ms) >= batch_ms:
-                self._transcribe_group(group)
-                yield from (draft.transcript() for draft in drafts)
-                drafts.clear()
-        self._transcribe_group(group)
-        yield from (draft.transcript() for draft in drafts)
-
-    def _add(self, group: _Group, draft: _Draft, decoded: Decoded) -> None:
-        """Add the utterances of a recording to those that are transcribed together, which are as many as fit."""
-        samples_T = decoded.samples_T
-        draft.duration_ms, draft.warning = pcm.samples_to_ms(len(samples_T)), decoded.warning
-        for start, end in [] if decoded.is_silent else vad.segment(samples_T, self._cfg.segment):
-            if group.utterances and group.duration_ms + end - start > GROUP_MS:
-                self._transcribe_group(group)
-            utterance_T = samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
-            group.utterances.append(_Utterance(draft, start, end, utterance_T))
-
-    def _transcribe_group(self, group: _Group) -> None:
-        """Transcribe utterances of one recording or several, each for its draft, and leave none in the group."""
-        utterances, group.utterances = group.utterances, []
-        hypotheses = self._student.transcribe_batch(
-            [utterance.samples_T for utterance in utterances],
-            [f"{utterance.draft.audio}:{utterance.start_ms}" for utterance in utterances],
+        groups = UtteranceGroups(
+            self._cfg.segment,
+            self._student.transcribe_batch,
+            self._student.batch_ms,
+            self._student.max_duration_ms or 0,
         )
-        for utterance, hypothesis in zip(utterances, hypotheses, strict=True):
-            draft = utterance.draft
-            draft.texts += [hypothesis.text] if hypothesis.text else []
-            draft.words += hypothesis.words_within(utterance.start_ms, utterance.end_ms)
+        opened = self._reader.read_each(recordings, rate_hz, ahead_ms=groups.batch_ms)
+        yield from map(_transcript, groups.readings(opened))
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A transcript to which the words of its utterances are added, in order."""
-
-    audio: str
-    duration_ms: int | None = None
-    texts: list[str] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
-    error: str | None = None
-    warning: str | None = None
-
-    def transcript(self) -> Transcript:
-        """The transcript, once all utterances are transcribed."""
-        if self.error is not None:
-            return Transcript(audio=self.audio, text=None, error=self.error)
-        return Transcript(
-            audio=self.audio,
-            text=" ".join(self.texts),
-            duration_ms=self.duration_ms,
-            words=tuple(self.words),
-            error=None,
-            warning=self.warning,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Utterance:
-    """A stretch of a recording."""
-
-    draft: _Draft
-    start_ms: int
-    end_ms: int
-    samples_T: NDArray[np.int16]
-
-
-@dataclass(slots=True)
-class _Group:
-    """The utterances that are in memory, and are transcribed together."""
-
-    utterances: list[_Utterance] = field(default_factory=list)
-
-    @property
-    def duration_ms(self) -> int:
-        """How much audio they are."""
-        return sum(utterance.end_ms - utterance.start_ms for utterance in self.utterances)
+def _transcript(reading: Reading[Hypothesis]) -> Transcript:
+    if reading.error is not None:
+        return Transcript(audio=reading.audio, text=None, error=reading.error)
+    return Transcript(
+        audio=reading.audio,
+        text=" ".join(hypothesis.text for _, _, hypothesis in reading.outputs if hypothesis.text),
+        duration_ms=reading.duration_ms,
+        words=tuple(word for start, end, one in reading.outputs for word in one.words_within(start, end)),
+        error=None,
+        warning=reading.warning,
+    )
 
 
 def transcribe(
@@ -276,10 +202,8 @@ def transcribe(
             bar.advance()
 
     with Progress("transcribe", len(paths) + (microphone_s is not None), "files") as bar:
-        for is_piped, some_paths in itertools.groupby(paths, key=recordings.STANDARD_INPUT.__eq__):
-            named = list(some_paths)
-            with recordings.standard_input() if is_piped else contextlib.nullcontext() as copy:
-                add([copy] if is_piped else named, list(map(redact_uri, named)))
+        for sources, audio in recordings.in_runs(paths):
+            add(sources, audio)
         if microphone_s is not None:
             add([recordings.record(microphone_s)], ["microphone"])
     return transcripts, num_skipped

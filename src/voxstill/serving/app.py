@@ -24,7 +24,7 @@ from voxstill.serving.admin import Admin
 from voxstill.serving.diarization import UploadDiarizer
 from voxstill.serving.errors import RequestError
 from voxstill.serving.metrics import CONTENT_TYPE, ServerMetrics
-from voxstill.serving.middleware import Keys, RequestMiddleware
+from voxstill.serving.middleware import Access, RequestMiddleware
 from voxstill.serving.models import Models, ModelSource, Opener
 from voxstill.serving.realtime import RealtimeSession
 from voxstill.serving.transcriptions import Transcriptions
@@ -36,7 +36,7 @@ _TRY_AGAIN_LATER = 1013
 class TranscriptionServer:
     """Models, endpoints and state of one server; `app` is the ASGI application."""
 
-    def __init__(self, cfg: Config, opener: Opener, keys: Keys) -> None:
+    def __init__(self, cfg: Config, opener: Opener, access: Access) -> None:
         self.metrics = ServerMetrics()
         self._models = Models(opener, self.metrics)
         self._decoder = UploadDecoder(cfg)
@@ -70,7 +70,7 @@ class TranscriptionServer:
         ]
         handlers = {RequestError: _refused, HTTPException: _http_error, Exception: _failed}
         app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
-        self.app = RequestMiddleware(app, keys, self.metrics, [route.path for route in routes])
+        self.app = RequestMiddleware(app, access, self.metrics, [route.path for route in routes])
 
     async def load(self, sources: Sequence[ModelSource]) -> None:
         """Load all models and the diarization engine; VoxstillError where one cannot be.

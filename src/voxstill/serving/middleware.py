@@ -1,4 +1,4 @@
-"""What every request passes: keys, the state of the server, ids, and the figures of Prometheus."""
+"""What every request passes: keys and pages, the state of the server, ids, and the figures of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import hmac
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from voxstill.core import same_origin
 from voxstill.serving.errors import RequestError
 from voxstill.serving.metrics import NO_MODEL, ServerMetrics
 
@@ -29,19 +28,41 @@ _SECURITY_HEADERS = {
 }
 
 
-class Keys:
-    """The keys of clients and of the administrator, from the environment; they are kept as hashes."""
+class Access:
+    """Who may ask: those with a key, where there are keys, kept as hashes; and no page of another server.
 
-    def __init__(self, api_keys: Sequence[str], admin_key: str | None) -> None:
+    `host` is the address that the server listens at.
+    """
+
+    def __init__(self, api_keys: Sequence[str], admin_key: str | None, host: str) -> None:
         self._api = [_digest(key) for key in api_keys]
         self._admin = [] if admin_key is None else [_digest(admin_key)]
-
-    @property
-    def are_needed(self) -> bool:
-        """Whether clients need a key."""
-        return bool(self._api)
+        self._is_for_this_machine = same_origin.is_loopback(host)
 
     def check(self, scope: Scope) -> None:
+        """RequestError where a request may not be answered."""
+        if scope["path"] not in OPEN_PATHS:
+            self._check_key(scope)
+            self._check_page(scope)
+
+    def _check_page(self, scope: Scope) -> None:
+        """Refuse what a browser sends by itself for a page of another server.
+
+        Without keys a page could take a name of its own that is bound to this machine; with keys the browser has none
+        for that name. A page reads no answer of another server, so what changes nothing may be asked, a WebSocket
+        excepted. A bearer token is sent by no browser itself, and for no other page without the leave of this server.
+        """
+        headers = Headers(scope=scope)
+        if not self._api and self._is_for_this_machine and not same_origin.is_for_loopback(headers):
+            raise RequestError(403, "this host is not served: ask 127.0.0.1 or localhost, or set VOXSTILL_API_KEYS")
+        if scope["type"] == "http":
+            is_harmless = scope["method"] in ("GET", "HEAD")
+            if is_harmless or headers.get("authorization", "").lower().startswith("bearer "):
+                return
+        if same_origin.is_from_another_page(headers):
+            raise RequestError(403, "a page of another server may not ask")
+
+    def _check_key(self, scope: Scope) -> None:
         """RequestError where the request has no key that opens its path.
 
         Those of clients are a bearer token, the password of HTTP's basic authentication, with which a browser opens
@@ -49,8 +70,6 @@ class Keys:
         by itself, so no other page can use it.
         """
         headers, path = Headers(scope=scope), str(scope["path"])
-        if path in OPEN_PATHS:
-            return
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if path == "/admin" or path.startswith("/admin/"):
             if not self._admin:
@@ -73,8 +92,8 @@ class Keys:
 class RequestMiddleware:
     """ASGI middleware around the whole server."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, metrics: ServerMetrics, endpoints: Sequence[str]) -> None:
-        self._app, self._keys, self._metrics, self._endpoints = app, keys, metrics, endpoints
+    def __init__(self, app: ASGIApp, access: Access, metrics: ServerMetrics, endpoints: Sequence[str]) -> None:
+        self._app, self._access, self._metrics, self._endpoints = app, access, metrics, endpoints
         self.is_draining = False
         """Whether each answer closes its connection, so that clients ask another server next."""
 
@@ -115,7 +134,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            self._keys.check(scope)
+            self._access.check(scope)
         except RequestError as error:
             by_password = error.status == 401 and not scope["path"].startswith("/admin")
             challenge = {"WWW-Authenticate": 'Basic realm="voxstill"'} if by_password else {}
@@ -124,11 +143,8 @@ class RequestMiddleware:
         await self._app(scope, timed_receive, counted_send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = HTTPConnection(scope).headers.get("origin")
         try:
-            self._keys.check(scope)
-            if origin is not None and urlsplit(origin).netloc != HTTPConnection(scope).headers.get("host"):
-                raise RequestError(403, "connections from pages of other servers are refused")
+            self._access.check(scope)
         except RequestError:
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: HTTP 403
             return

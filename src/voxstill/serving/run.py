@@ -13,7 +13,7 @@ from voxstill.core import asgi
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
 from voxstill.serving.app import TranscriptionServer
-from voxstill.serving.middleware import Keys
+from voxstill.serving.middleware import Access
 from voxstill.serving.models import ModelSource, Opener
 
 
@@ -21,7 +21,7 @@ def run(
     cfg: Config,
     sources: Sequence[ModelSource],
     opener: Opener,
-    keys: Keys,
+    access: Access,
     listener: socket.socket,
     ready: Callable[[], None],
 ) -> None:
@@ -31,19 +31,19 @@ def run(
     answered, within `serve.drain_s`. A second signal ends the grace. VoxstillError where a model cannot be loaded.
     """
     with asgi.runner() as runner:
-        runner.run(_serve(cfg, sources, opener, keys, listener, ready))
+        runner.run(_serve(cfg, sources, opener, access, listener, ready))
 
 
 async def _serve(
     cfg: Config,
     sources: Sequence[ModelSource],
     opener: Opener,
-    keys: Keys,
+    access: Access,
     listener: socket.socket,
     ready: Callable[[], None],
 ) -> None:
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # damaged forms are answered
-    server = TranscriptionServer(cfg, opener, keys)
+    server = TranscriptionServer(cfg, opener, access)
     http = asgi.http_server(server.app, drain_s=max(1, round(cfg.serve.drain_s)), websockets=True)
     stop, hurry = asyncio.Event(), asyncio.Event()
 

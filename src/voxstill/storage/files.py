@@ -1,11 +1,15 @@
-"""Files of this machine that are read: none but files, as a pipe makes a reader wait and a device may have no end."""
+"""Files of this machine: none but files are read, as a pipe makes a reader wait and a device may have no end, and
+nothing is deleted through a link.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import stat
+from collections.abc import Iterator, Sequence
 
 from voxstill.core.errors import StorageError, system_code
 
@@ -27,6 +31,36 @@ def check_file(path: str | os.PathLike[str]) -> None:
 def is_file(status: os.stat_result) -> bool:
     """Whether it is a file, and not a folder, which cannot be opened as one."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+
+
+@contextlib.contextmanager
+def folder_below(root: str, names: Sequence[str]) -> Iterator[int]:
+    """A descriptor of the folder that these names lead to from `root`, to delete in it; StorageError for a link.
+
+    A link that takes the place of a folder meanwhile is not followed either. The root may be a link.
+    """
+    if os.pardir in names:
+        raise OSError(errno.EINVAL, "a name is `..`", root)
+    path, folder = root, os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names:
+            path = f"{path}/{name}"
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError:
+                if not os.path.islink(path):
+                    raise
+                raise StorageError(
+                    f"nothing is deleted in `{path}`",
+                    code="linked-folder",
+                    why="it is a link, and what it leads to may be of somebody else",
+                    fix="put the folder itself in the place of the link, or delete by hand what is meant",
+                ) from None
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
 
 
 class FileBytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.core.records import fingerprint
+from voxstill.storage.files import folder_below
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -28,8 +30,20 @@ def folder_of(cfg: Config) -> Path | None:
 def forget(cfg: Config) -> None:
     """Remove the joined file and its drafts, where something in it must be erased: the next explorer builds it."""
     folder = folder_of(cfg)
-    for path in () if folder is None else folder.glob(f"*{FILE}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    if folder is not None:
+        erase(folder, f"*{FILE}*")
+
+
+def erase(folder: Path, pattern: str) -> None:
+    """Remove the files and folders in a folder whose names are like `pattern`; StorageError where it is a link."""
+    names = [path.name for path in folder.glob(pattern)]
+    if not names:
+        return
+    with folder_below(str(folder.parent), [folder.name]) as opened:
+        for name in names:
+            try:
+                os.unlink(name, dir_fd=opened)
+            except FileNotFoundError:
+                continue
+            except OSError:  # a folder
+                shutil.rmtree(name, ignore_errors=True, dir_fd=opened)

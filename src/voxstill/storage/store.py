@@ -7,6 +7,7 @@ address, also a range of an object, is `fetch`; what a root may be is said in `u
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.storage.clients import Purpose, client
-from voxstill.storage.files import check_file
+from voxstill.storage.files import check_file, folder_below
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.retry import Retries, is_broken_connection, is_transient, storage_error
 from voxstill.storage.uri import is_local, locate, normalize_root
@@ -138,7 +139,10 @@ class Store:
             raise storage_error("write", self.uri(key), error) from None
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is absent."""
+        """Remove `key`; nothing happens where it is absent. StorageError where a link of a work folder leads to it."""
+        if is_local(self.root):
+            self._unlink(key)
+            return
         retries = Retries()
         while True:
             try:
@@ -150,6 +154,22 @@ class Store:
                 if not is_transient(error) or retries.are_spent:
                     raise storage_error("remove", self.uri(key), error) from None
             retries.pause()
+
+    def _unlink(self, key: str) -> None:
+        *folders, name = key.split("/")
+        try:
+            with folder_below(self.root, folders) as folder:
+                os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise storage_error("remove", self.uri(key), error) from None
+
+    def is_linked(self, folder: str) -> bool:
+        """Whether a folder, or one between it and the root, is a link: nothing in it is deleted."""
+        names = folder.split("/")
+        paths = ("/".join([self.root, *names[: num + 1]]) for num in range(len(names)))
+        return is_local(self.root) and any(map(os.path.islink, paths))
 
     def upload(self, key: str, path: Path) -> None:
         """Write `key` whole from a file of any size, over what was there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import functools
@@ -9,7 +10,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import torch
 from voxstill.core import config, legacy
 from voxstill.core.atomic import atomic_folder, write_atomically
 from voxstill.core.config import Config, Normalization, Optimizer
+from voxstill.core.errors import ConfigError, DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import fingerprint
 from voxstill.decoding.checkpoint_files import model_folder
@@ -83,11 +85,34 @@ def _new_experiment(cfg: Config, shards: ShardFigures, recipe: str, version: str
     return _placed(run, Path(cfg.train.root), cfg.train.name)
 
 
+@contextlib.contextmanager
+def removed_if_refused(run: RunDir) -> Iterator[None]:
+    """Around the first training in a folder: the folder goes where that is refused before its loop begins.
+
+    A refusal is an error of the configuration or the data, or too little memory. What holds more than was made for this
+    training, or a log of another, stays.
+    """
+    is_first = not run.log.exists()
+    try:
+        yield
+    except VoxstillError as error:
+        is_refusal = isinstance(error, ConfigError | DataError) or error.code == "out-of-memory"
+        if is_first and is_refusal and _is_of_no_step(run):
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+
+
 def named(cfg: Config) -> list[RunDir]:
     """The experiments of the name of this configuration, the newest first."""
     paths = Path(cfg.train.root).glob("*")
     names = (path for path in paths if _FOLDER.fullmatch(path.name.removesuffix(f"_{cfg.train.name}")))
     return [RunDir(path) for path in sorted(names, reverse=True)]
+
+
+def _is_of_no_step(run: RunDir) -> bool:
+    """Whether a folder holds nothing but what is written before the loop of a training begins."""
+    before = {run.config, run.environment, run.source, run.log, run.corpus, run.ranks, run.path / "leases"}
+    return before.issuperset(run.path.iterdir())
 
 
 def is_trained_on(run: RunDir, cfg: Config, shards: ShardFigures) -> bool:

@@ -28,7 +28,15 @@ from voxstill.storage.store import Store
 from voxstill.training import checkpoint, fits, loop, metrics, owner, parallel, segments, upload
 from voxstill.training import state as state_file
 from voxstill.training.budget import Budget
-from voxstill.training.experiment import finished_summary, named, note, open_run, with_defaults, write_whole
+from voxstill.training.experiment import (
+    finished_summary,
+    named,
+    note,
+    open_run,
+    removed_if_refused,
+    with_defaults,
+    write_whole,
+)
 from voxstill.training.exports import Exports
 from voxstill.training.setup import Build, SettingsOf, TrainingSetup
 from voxstill.training.summary import TrainingSummary
@@ -96,7 +104,7 @@ def _launch(
         return done
     if cfg.train.launcher == "ray" or cfg.train.devices > 1:
         owner.check_free(run, command)
-    with _marked(run, command):
+    with removed_if_refused(run), _marked(run, command):
         _train(cfg, run, shards, build, command)
     return finished_summary(run) or _stopped(run)
 
@@ -158,7 +166,8 @@ def _as_one_of(
     run = RunDir(parallel.broadcast_from_rank0(fabric, lambda: opened().path))
     _must_see(run)
     if parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run)) is None:
-        with _marked(run, command), metrics.serving(run):
+        refusal = removed_if_refused(run) if fabric.global_rank == 0 else contextlib.nullcontext()
+        with refusal, _marked(run, command), metrics.serving(run):
             _train_rank(fabric, cfg, run, _prefix(shards), build, command)
     summary = parallel.broadcast_from_rank0(fabric, lambda: finished_summary(run) or _stopped(run))
     torch.distributed.destroy_process_group()  # else its threads run while the process exits, which may abort

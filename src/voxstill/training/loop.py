@@ -6,6 +6,7 @@ randomness is drawn from (seed, step, rank), so resuming needs no generator stat
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -57,7 +58,9 @@ def train(
     checkpoint: then there is no state. `check_owned` is called before each write, and raises where the experiment is
     another process's now. With `exports` each checkpoint gets a smaller copy. Advice names the `command`.
     """
-    return _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned, exports, command).train()
+    trainer = _Trainer(fabric, model, task, data, cfg, run, budget, frozen, check_owned, exports, command)
+    with contextlib.closing(trainer.meter):
+        return trainer.train()
 
 
 class _Trainer:
@@ -90,7 +93,7 @@ class _Trainer:
         if self._state.step:
             log.info("resuming at step %d of epoch %d", self._state.step, self._state.epoch)
         self._is_first = fabric.global_rank == 0
-        self._meter = Meter(run, self._is_first, self._state, fabric.world_size)
+        self.meter = Meter(run, self._is_first, self._state, fabric.world_size)
         self._waits = WaitMeter(run, fabric.global_rank, fabric.world_size, cfg.train, data)
         self._waits.watch(model)
         self._replaced_before, self._seconds = self._state.replaced, self._state.seconds
@@ -143,7 +146,7 @@ class _Trainer:
             self._options.take(state, True, self._last_step)
             self._model.train()  # `transformers` loads a checkpoint in evaluation mode
             self._frozen.set_modes(0.0)
-            self._meter.flops_per_s = self._probe()
+            self.meter.flops_per_s = self._probe()
             while self._progress() < 1:
                 if self._epoch(signals, watchdog, bar):
                     return None
@@ -172,7 +175,7 @@ class _Trainer:
             log.warning(
                 "`train.average` is best, but no checkpoint was evaluated on a dev split: the last ones are used"
             )
-        validate(self._task, self._model, self._data, state, self._meter, None)
+        validate(self._task, self._model, self._data, state, self.meter, None)
         if state.risen_from is not None and self._is_first:
             divergence.warn(self._run, state, cfg, self._command, is_over=True)
         log.info("%d steps in %s, %d epochs started", state.step, clock(state.seconds), state.epoch + 1)
@@ -235,20 +238,20 @@ class _Trainer:
             watchdog.beat(state.step)
             self._profiler.before_step(state.step)
             with self._waits.step():
-                with self._meter.waiting.running():
+                with self.meter.waiting.running():
                     step = next(steps)
                 context = StepContext.of_step(plan, state.step_in_epoch, progress, state.step)
                 norm, sums = self._step(step, context, start, signals)
             loss, stops, is_asked = sums.pop("loss"), bool(sums.pop("stops")), bool(sums.pop("asks"))
             lr = self._optimizer.param_groups[0]["lr"]
-            watchdog.note(own_s=self._waits.own_s, **self._meter.of_rank(state, loss, norm, lr, self._progress()))
+            watchdog.note(own_s=self._waits.own_s, **self.meter.of_rank(state, loss, norm, lr, self._progress()))
             self._report(step, loss if self._is_sound else None, sums, norm, progress, bar)
             state.error = None
             self._is_judged_next = self._is_judged_next or state.step % cfg.train.validate_every == 0
             if self._is_judged_next and self._is_sound:
                 self._is_judged_next = False
                 self._profiler.end()
-                validate(self._task, self._model, self._data, state, self._meter, watchdog)
+                validate(self._task, self._model, self._data, state, self.meter, watchdog)
             state.scaling = self._scaling.state()
             self._is_saved_next = self._is_saved_next or stops or is_saved(state, cfg.train)
             if self._is_saved_next and self._is_sound:
@@ -354,17 +357,17 @@ class _Trainer:
     ) -> None:
         """Count and log a step; one that was skipped has no loss."""
         state = self._state
-        self._meter.count(step.batches, loss, figures)
+        self.meter.count(step.batches, loss, figures)
         self._waits.clip(norm, self._cfg.train.clip_norm)
         if loss is not None:
             self._task.watch(state.step, figures)
             if divergence.follow(state, loss, tuple(sorted(figures))) and self._is_first:
                 divergence.warn(self._run, state, self._cfg, self._command)
         shown = "no step was made yet" if state.loss is None else f"loss {state.loss:.3f}"
-        bar.set_done(progress, f"step {state.step:,}, {self._meter.steps_per_s:.2g} steps/s, {shown}")
+        bar.set_done(progress, f"step {state.step:,}, {self.meter.steps_per_s:.2g} steps/s, {shown}")
         if state.step % self._cfg.train.log_every == 0 or self._progress() >= 1:
             more = {**self._waits.line(), **self._options.answer()}
-            self._meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, more)
+            self.meter.write(state, norm, self._optimizer.param_groups[0]["lr"], progress, more)
 
 
 def is_saved(state: State, cfg: Train) -> bool:

@@ -1,23 +1,30 @@
-"""What a training logs of its steps and validations: `metrics.jsonl` and TensorBoard."""
+"""What a training logs of its steps and validations: `metrics.jsonl` and TensorBoard.
+
+A full disk does not end the training here: a line that cannot be written is counted, and the next one is tried.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from voxstill.core import pcm
-from voxstill.core.monitor import JsonLines, Timer
+from voxstill.core.monitor import JsonLines, Timer, log
 from voxstill.core.records import Batch
 from voxstill.storage.rundir import RunDir
 from voxstill.training.state import State
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class Meter:
     """What is logged: `metrics.jsonl` and TensorBoard, by rank 0 alone."""
 
     def __init__(self, run: RunDir, writes: bool, state: State, ranks: int) -> None:
-        self.waiting, self._writes, self._ranks = Timer(), writes, ranks
+        self.waiting, self._run, self._writes, self._ranks = Timer(), run, writes, ranks
         self._since = time.perf_counter()
         self._audio_s = self._padded_s = self._loss = 0.0
         self._figures: dict[str, float] = {}
@@ -28,11 +35,12 @@ class Meter:
         self._num_steps, self._first_end_s = 0, 0.0
         self.flops_per_s = 0.0
         """Floating-point operations for a second of padded audio."""
+        self._num_unwritten = 0
+        self._board: SummaryWriter | None = None
         if writes:
-            from torch.utils.tensorboard import SummaryWriter
-
             self._lines = JsonLines(run.metrics, state.rows)
-            self._board = SummaryWriter(str(run.tensorboard), purge_step=state.step + 1 if state.step else None)
+            with self._unwritten():
+                self._board = self._open_board(state)
 
     def count(self, batches: list[Batch], loss: float | None, figures: dict[str, float]) -> None:
         """Add one step to the line to come; the other ranks had as many utterances, of nearly the same lengths.
@@ -113,10 +121,41 @@ class Meter:
         """One line for a validation."""
         self._emit({"step": state.step, "split": split, **figures, "seconds": state.seconds}, state, split)
 
+    def close(self) -> None:
+        """Write what TensorBoard holds back, and tell how much was not written in all."""
+        if self._board is not None:
+            with self._unwritten():
+                self._board.close()
+        if self._num_unwritten:
+            log.warning("train: %d lines of the metrics were not written whole", self._num_unwritten)
+
     def _emit(self, row: dict[str, Any], state: State, group: str) -> None:
         if self._writes:
-            self._lines.write(row)
-            state.rows += 1
-            for name, value in row.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{group}/{name}", value, state.step)
+            with self._unwritten():
+                self._lines.write(row)
+                state.rows += 1
+                self._draw(row, state, group)
+
+    def _draw(self, row: Mapping[str, object], state: State, group: str) -> None:
+        """Add a line to TensorBoard; after a failure by another writer, as its thread has ended then."""
+        board, self._board = self._board or self._open_board(state), None
+        for name, value in row.items():
+            if isinstance(value, float):
+                board.add_scalar(f"{group}/{name}", value, state.step)
+        self._board = board
+
+    def _open_board(self, state: State) -> SummaryWriter:
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._run.tensorboard), purge_step=state.step + 1 if state.step else None)
+
+    @contextlib.contextmanager
+    def _unwritten(self) -> Iterator[None]:
+        """Warn of the first line that cannot be written, and count all of them."""
+        try:
+            yield
+        except OSError as error:
+            if not self._num_unwritten:
+                why = error.strerror or error
+                log.warning("train: the metrics cannot be written: %s; the training goes on without them", why)
+            self._num_unwritten += 1

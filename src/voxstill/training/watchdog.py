@@ -17,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -146,6 +147,13 @@ class Watchdog:
         )
         message += f"{self._limit_s:.0f}. Ranks behind it: {', '.join(map(str, behind)) or 'none'}. All stacks follow"
         log.error("%s", message)
+        with contextlib.suppress(OSError):  # a full disk must not keep the ranks waiting
+            self._write_stacks(message, others)
+        for other in others.values():
+            _send(other.pid, signal.SIGKILL)
+        os._exit(TrainingError.exit_code)
+
+    def _write_stacks(self, message: str, others: Mapping[int, RankState]) -> None:
         with self._run.log.open("a", encoding="utf-8") as file:
             file.write(f"\n{message}\n\nstacks of rank {self._rank}, process {os.getpid()}:\n")
             file.flush()
@@ -156,9 +164,6 @@ class Watchdog:
                 _send(other.pid, signal.SIGCONT)  # one that was stopped answers nothing else
                 _send(other.pid, signal.SIGUSR1)
                 time.sleep(_STACKS_S)
-        for other in others.values():
-            _send(other.pid, signal.SIGKILL)
-        os._exit(TrainingError.exit_code)
 
     def _others(self) -> dict[int, RankState]:
         """The other ranks on this machine, by number."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import ipaddress
 import socket
 import ssl
 import threading
@@ -19,6 +18,7 @@ from voxstill.core.metrics import discovery
 from voxstill.core.metrics.process import METRICS
 from voxstill.core.metrics.registry import Metrics
 from voxstill.core.monitor import log
+from voxstill.core.same_origin import is_loopback
 
 if TYPE_CHECKING:
     from voxstill.core.config import Monitor
@@ -123,7 +123,7 @@ class Endpoint:
     @staticmethod
     def _check_access(options: Monitor) -> None:
         is_safe = options.tls_cert is not None and bool(_token())
-        if not (_is_loopback(options.host) or is_safe or options.insecure):
+        if not (is_loopback(options.host) or is_safe or options.insecure):
             raise ConfigError(
                 f"anyone could read the metrics at {options.host}",
                 code="server-keys",
@@ -200,13 +200,6 @@ def _token() -> str:
             fix="choose another token: openssl rand -hex 32",
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _tls(options: Monitor) -> ssl.SSLContext:

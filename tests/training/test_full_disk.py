@@ -1,0 +1,134 @@
+"""A disk that is full: what only watches the training is told once and counted, what is learnt is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from training.train_once import train_once
+from voxstill.core.errors import StorageError
+from voxstill.core.monitor import JsonLines, log, log_to
+from voxstill.storage.rundir import RunDir
+from voxstill.training.meter import Meter
+from voxstill.training.state import State
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+
+
+@contextlib.contextmanager
+def full_beyond(num_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def write(meter: Meter, state: State, steps: int) -> None:
+    for _ in range(steps):
+        state.step += 1
+        meter.count([], 1.0, {})
+        meter.write(state, 0.5, 1e-3, 0.1, {})
+
+
+def steps_in(run: RunDir) -> list[int]:
+    return [json.loads(line)["step"] for line in run.metrics.read_text().splitlines()]
+
+
+def messages(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
+def test_a_line_that_does_not_fit_is_absent_and_later_ones_are_whole(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "lines")
+    with full_beyond(100):
+        for number in range(9):
+            with contextlib.suppress(OSError):
+                lines.write({"number": number, "text": "x" * 10})
+    lines.write({"number": 9})
+    numbers = [json.loads(line)["number"] for line in (tmp_path / "lines").read_text().splitlines()]
+    assert numbers == [0, 1, 9]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
+def test_metrics_that_cannot_be_written_are_told_once_and_go_on_with_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, state = RunDir(tmp_path), State()
+    meter = Meter(run, writes=True, state=state, ranks=1)
+    write(meter, state, 2)
+    with full_beyond(run.metrics.stat().st_size + 10):
+        write(meter, state, 5)
+    assert steps_in(run) == [1, 2]
+    write(meter, state, 3)
+    meter.close()
+    assert steps_in(run) == [1, 2, 8, 9, 10]
+    assert state.rows == 5  # what a resumed training keeps
+    assert len(messages(caplog, "cannot be written")) == 1
+    assert messages(caplog, "5 lines of the metrics")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
+def test_tensorboard_that_cannot_be_written_is_opened_again(tmp_path: Path) -> None:
+    run, state = RunDir(tmp_path), State()
+    meter = Meter(run, writes=True, state=state, ranks=1)
+    write(meter, state, 1)
+    for path in run.tensorboard.iterdir():
+        path.unlink()
+    run.tensorboard.rmdir()
+    run.tensorboard.write_text("no folder")
+    with contextlib.suppress(OSError):
+        meter._board.flush()  # type: ignore[union-attr]
+    write(meter, state, 2)
+    run.tensorboard.unlink()
+    write(meter, state, 2)
+    meter.close()
+    assert steps_in(run) == [1, 2, 3, 4, 5]
+    board = EventAccumulator(str(run.tensorboard)).Reload()
+    assert [event.step for event in board.Scalars("train/loss")][-1] == 5
+
+
+def test_a_log_on_a_full_disk_is_told_once_and_closed_in_peace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.log"
+    path.symlink_to("/dev/full")
+    handler = log_to(path)
+    try:
+        for number in range(5):
+            log.warning("message %d", number)
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+    assert len(messages(caplog, "cannot be written: No space left")) == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_training_goes_on_without_metrics_and_log(
+    work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDir(tmp_path / "exp")
+    run.path.mkdir()
+    for path in (run.metrics, run.log):
+        path.symlink_to("/dev/full")
+    train_once(str(work), str(run.path), "train.steps=4")
+    assert run.summary.exists()
+    told = capfd.readouterr().err
+    assert told.count("the metrics cannot be written: No space left") == 1
+    assert told.count("train.log` cannot be written: No space left") == 1
+    assert "6 lines of the metrics were not written" in told
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_training(work: Path, tmp_path: Path) -> None:
+    with full_beyond(1 << 20), pytest.raises(StorageError, match="checkpoint"):
+        train_once(str(work), str(tmp_path / "exp"), "train.steps=4")
+    assert not RunDir(tmp_path / "exp").last.exists()
