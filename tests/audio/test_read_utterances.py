@@ -15,9 +15,11 @@ from faulty_proxy import faulty_proxy
 from servers import moto_server, s3_environment
 from voxstill.audio import codec, read_utterances
 from voxstill.audio.contents import ContentHashes
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core import config
+from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.records import Utterance, content_hash, recording_id
 from voxstill.indexing.segment import IndexRow
+from voxstill.pipeline.index import index
 from voxstill.storage import clients, tables
 from voxstill.storage.cache import Cache
 from voxstill.storage.fetch import Blob, fetch
@@ -173,3 +175,10 @@ def test_a_file_is_called_changed_only_where_its_version_is_known() -> None:
     assert read_utterances.changed(Blob(uri=blob.uri, data=b"", etag=None, num_bytes=9), "0" * 16) is None
     for etag, num_bytes in (('"f"', 100), (None, 101)):
         assert isinstance(read_utterances.changed(blob, recording_id(blob.uri, etag, num_bytes)), DataError)
+
+
+def test_a_cache_that_cannot_be_written_ends_a_step_before_it_reads(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cfg = config.load(None, [f"work={tmp_path}/work", f"source.uri={tmp_path}", f"cache.folder={tmp_path}/file"])
+    with pytest.raises(ConfigError, match=r"`cache\.folder`"):
+        index(cfg)

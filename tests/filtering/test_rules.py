@@ -5,6 +5,7 @@ import math
 import random
 import time
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,7 +14,16 @@ from hypothesis import strategies as st
 from voxstill.core.config import Filter
 from voxstill.core.records import Label, Utterance, UtteranceInfo
 from voxstill.filtering.measures import PHRASES, Phrases, Score, measure
-from voxstill.filtering.rules import NAMES, RULES, count_reasons, current_name, judge, rule_of
+from voxstill.filtering.rules import (
+    NAMES,
+    RULES,
+    TIE_SHARE,
+    Confidences,
+    count_reasons,
+    current_name,
+    judge,
+    rule_of,
+)
 from voxstill.storage import tables
 from voxstill.text.normalize import basic
 
@@ -244,3 +254,31 @@ def test_a_million_scores_are_judged_in_seconds() -> None:
     first_N = judge(table, Filter(keep_share=0.5))
     assert time.process_time() - began < 10
     assert (first_N < 0).sum() == pytest.approx(500_000, rel=0.02)
+
+
+@given(
+    st.lists(st.sampled_from([0.2, 1 / 3, 0.5, 2 / 3, 2 / 3 + 1e-9, 1.0, None]), max_size=60),
+    st.floats(0.01, 1),
+    st.sampled_from([0.0, 0.45, 0.6]),
+)
+def test_what_equal_confidences_add_to_a_share_is_reported_with_the_threshold_that_drops_them(
+    probs: list[float | None], share: float, least: float
+) -> None:
+    labels, cfg = sure(*probs), Filter(keep_share=share, min_confidence=least)
+    known = [prob for prob in probs if prob is not None]
+    left = [prob for i in kept(labels, cfg) if (prob := probs[i]) is not None] if labels else []
+    confidences = Confidences(np.array([math.nan if prob is None else math.log(prob) for prob in probs]))
+    tie = confidences.tie(cfg)
+    assert (tie is not None) == (len(left) - math.ceil(share * len(known) - 1e-9) > TIE_SHARE * len(known))
+    if tie is None:
+        return
+    assert tie.kept == len(left) / len(known)
+    assert tie.confidence == pytest.approx(min(left))
+    assert tie.num == left.count(min(left))
+    surer = [prob for prob in left if prob > min(left)]
+    if tie.next_confidence is None:
+        assert not surer
+    else:
+        threshold = Filter(min_confidence=tie.next_confidence)
+        assert [probs[i] for i in kept(labels, threshold) if probs[i] is not None] == surer
+        assert tie.next_kept == len(surer) / len(known)

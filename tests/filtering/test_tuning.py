@@ -113,3 +113,32 @@ def test_an_informative_alignment_is_tightened_and_an_unknown_one_proposes_nothi
     options = {row.option: row for row in result.options}
     assert options["max_disagreement"].points == []
     assert "filter.max_disagreement" not in result.proposed
+
+
+def tied_scores(num_sure: int = 81, num_unsure: int = 87) -> Any:
+    """Labels of a consensus of three: either all agree, which is right, or two of them, which is often wrong."""
+    scores = random_scores(num_sure + num_unsure)
+    logprobs = [0.0] * num_sure + [math.log(2 / 3)] * num_unsure
+    errors = [0] * num_sure + [i % 3 for i in range(num_unsure)]
+    for name, values in (("mean_logprob", logprobs), ("errors", errors)):
+        at = scores.column_names.index(name)
+        scores = scores.set_column(at, name, pa.array(values, scores.schema.field(name).type))
+    return scores
+
+
+def test_where_many_labels_are_equally_sure_their_confidences_are_tried_as_thresholds() -> None:
+    scores = tied_scores()
+    result = tuned(scores, Filter())
+    assert {point.effect.kept for row in result.options if row.option == "keep_share" for point in row.points} == {1.0}
+    (tried,) = [row for row in result.options if row.option == "min_confidence"]
+    assert [(point.effect.kept, point.effect.wer) for point in tried.points] == [(81 / 168, 0.0)]
+    assert result.proposed == {"filter.min_confidence": 1.0}
+    assert (result.as_proposed.kept, result.as_proposed.wer) == (81 / 168, 0.0)
+    assert tuning.confidence_curve(result) == [(81 / 168, 0.0), (1.0, result.wer)]
+    assert "filter.min_confidence" in result.to_text()
+    assert "48.2 % kept" in result.to_text()
+    assert not tuned(scores, Filter(min_confidence=1.0)).proposed  # it is set
+
+
+def test_where_confidences_differ_no_threshold_of_them_is_tried() -> None:
+    assert "min_confidence" not in {row.option for row in tuned(random_scores(1000), Filter()).options}

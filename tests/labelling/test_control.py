@@ -408,6 +408,44 @@ def test_a_job_in_a_bucket_takes_what_is_asked_for_there(
     assert "follows the request" in capsys.readouterr().out
 
 
+def test_every_part_has_a_status_of_its_own_and_one_that_allows_a_request_is_enough(
+    wav: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, log = fill(str(tmp_path / "work"), wav, 1200), tmp_path / "log"
+    teacher, inline = "teacher={name: echo, delay_ms: 100}", "engine={name: inline, workers: 1, teachers: 1, chunk: 2}"
+
+    def start(part: str, *allow: str) -> ForkServerProcess:
+        arguments = ["label", work.root, "--part", part, "--set", teacher, "--set", inline, *allow]
+        return forked.start(forked.command, arguments, log=log)
+
+    def by_part() -> dict[str | None, control.JobStatus]:
+        return {job.part: job for job in control.job_statuses(work)}
+
+    first, second = start("1/2", "--allow-teacher", "{seed: 7}"), start("2/2")
+    try:
+        until(lambda: by_part().keys() == {"1/2", "2/2"} or not (first.is_alive() and second.is_alive()))
+        code, asked, err = command(capsys, work.root, "--set", "teacher.seed=7")
+        assert (code, asked["asked"]) == (0, {"teacher": {"seed": 7}})
+        assert [line for line in err.splitlines() if "will not follow" in line and "part 2/2" in line]
+        until(lambda: by_part()["1/2"].teacher.get("seed") == 7 and by_part()["2/2"].refused)
+        assert {part: (job.pid, job.running) for part, job in by_part().items()} == {
+            "1/2": (first.pid, True),
+            "2/2": (second.pid, True),
+        }
+        assert command(capsys, work.root, "--set", "engine.attempts=2")[1]["asked"]["teacher"] == {"seed": 7}
+        first.kill()
+        first.join()
+        assert {part: job.running for part, job in by_part().items()} == {"1/2": False, "2/2": True}
+        assert cli.main(["control", work.root]) == 0
+        assert f"part 1/2: ended, process {first.pid}" in capsys.readouterr().out
+        code, _, err = command(capsys, work.root, "--clear", "--set", "teacher.seed=7")
+        assert (code, "not allowed another `teacher.seed`" in err) == (2, True)  # the part that runs does not
+    finally:
+        for job in (first, second):
+            job.kill()
+            job.join()
+
+
 # ------------------------------------------------------------------------------------------------ killed, resumed, read
 
 

@@ -185,6 +185,15 @@ def test_an_output_that_is_no_file_of_this_machine_is_refused_before_the_alignme
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
+@pytest.mark.parametrize("name", ["talk.csv", "talk.tsv", "talk.txt", "talk", "talk.jsonl.gz", "talk.parquet"])
+def test_an_ending_that_index_takes_for_another_format_is_refused_before_the_alignment(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=name) as caught:
+        voxstill.align(Config(), "absent.wav", "absent.txt", str(tmp_path / name), model="absent")
+    assert ".jsonl or .json" in caught.value.fix
+
+
 def test_audio_that_cannot_be_decoded_is_named(
     tmp_path: Path, tone_student: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -378,6 +378,21 @@ def test_stm_has_a_line_for_each_label_that_our_reader_reads(awkward: Config, tm
     assert all(row.session and row.end_ms for row in rows)
 
 
+def test_speakers_that_stm_would_write_alike_are_kept_apart(tmp_path: Path) -> None:
+    speakers = ("x y", "x\ty", "x_y", "x y", "unknown", None, "x_y-2", "x\ty")
+    rows = [
+        {"audio": f"{i}.wav", "id": f"u{i}", "text": "one", "split": "train", "speaker": speaker}
+        for i, speaker in enumerate(speakers)
+    ]
+    cfg = labelled(tmp_path, rows)
+    export(cfg, tmp_path / "a.stm", "stm")
+    name_of = {row.session: row.speaker for row in transcripts.read(str(tmp_path / "a.stm"))}
+    names = [name_of[str(i)] for i in range(len(speakers))]
+    known = {row.id: row.info.speaker for row in utterances(cfg).values()}
+    wanted = [known[f"u{i}"] or "unknown" for i in range(len(speakers))]
+    assert len(set(zip(names, wanted, strict=True))) == len(set(names)) == len(set(wanted)) >= 5
+
+
 @pytest.mark.parametrize("output", ["s3://bucket/labels.jsonl", str(Path("s3://bucket/labels.jsonl"))])
 def test_a_bucket_is_no_path(awkward: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from voxstill import cli
+from voxstill.core.config import Config, Plan
+from voxstill.core.errors import DataError
 from voxstill.core.records import UtteranceInfo
+from voxstill.pipeline.plan import plan_
 from voxstill.storage import shard_format
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
@@ -82,6 +85,53 @@ def test_a_table_without_durations_and_files_that_are_no_tables_are_errors(
     code, message = error(capsys, str(tmp_path / "empty"))
     assert code == 3
     assert "nothing to plan" in message
+
+
+@pytest.mark.parametrize("name", ["duration_ms", "num_tokens"])
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (pa.array(["long", "1000"]), "long"),
+        (pa.array([None, ""]), ""),
+        (pa.array([1000, -1]), "row 2 has -1"),
+        (pa.array([1000, 2**31]), "row 2 has 2.14748e+09"),
+        (pa.array([2**62, 1000]), "row 1 has 4.61169e+18"),
+        (pa.array([1e300, 1.0]), "row 1 has 1e+300"),
+        (pa.array([1000.0, float("nan")]), "row 2 has nan"),
+        (pa.array([float("-inf"), 1.0]), "row 1 has -inf"),
+        (pa.array([[1000], [1]]), "list"),
+        (pa.array([{"ms": 1}, {"ms": 2}]), "struct"),
+        (pa.array([b"\xff", b"1"]), "parse"),
+        (pa.array([1, 2], pa.duration("ms")), "duration"),
+    ],
+)
+def test_what_is_no_number_of_milliseconds_or_tokens_is_an_error_that_names_it(
+    name: str, value: pa.Array, why: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    pq.write_table(pa.table({"duration_ms": [1000, 1000], name: value}), tmp_path / "a.parquet")
+    with pytest.raises(DataError) as caught:
+        plan_(str(tmp_path / "a.parquet"), None, 0, Config())
+    assert f"`{name}` of `{tmp_path / 'a.parquet'}`" in caught.value.what
+    assert why in caught.value.why
+    assert caught.value.fix
+    assert not recwarn.list
+
+
+def test_a_column_that_is_there_twice_or_names_no_shard_is_an_error(tmp_path: Path) -> None:
+    twice = pa.table([pa.array([1000]), pa.array([1000])], names=["duration_ms", "duration_ms"])
+    nested = pa.table({"duration_ms": [1000], "shard": [{"name": 1}]})
+    for name, rows in (("duration_ms", twice), ("shard", nested)):
+        pq.write_table(rows, tmp_path / f"{name}.parquet")
+        with pytest.raises(DataError, match=f"`{name}`"):
+            plan_(str(tmp_path / f"{name}.parquet"), None, 0, Config())
+
+
+def test_lengths_may_be_of_any_type_of_number_and_absent(tmp_path: Path) -> None:
+    columns = ([1000, None, 0, 2000], [1000.4, None, 0.0, 2000.0], ["1000", None, "0", "2000"])
+    for number, durations_ms in enumerate(columns):
+        pq.write_table(pa.table({"duration_ms": durations_ms}), tmp_path / f"{number}.parquet")
+    planned = plan_(str(tmp_path), None, 0, Config(plan=Plan(batches_per_step=1)))
+    assert (planned.utterances - planned.repeated, planned.dropped["empty"]) == (6, 6)
 
 
 def test_ranks_that_cannot_share_a_step_are_refused(table: str, capsys: pytest.CaptureFixture[str]) -> None:

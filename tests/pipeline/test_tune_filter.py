@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from voxstill.cli import main
 from voxstill.core import config
 from voxstill.core.errors import DataError
-from voxstill.core.records import Utterance
+from voxstill.core.records import Label, Utterance
 from voxstill.pipeline import filter as filtering
 from voxstill.pipeline import tune_filter
 from voxstill.storage import corrections
@@ -88,3 +89,26 @@ def test_judgements_count_where_there_is_no_text(tmp_path: Path) -> None:
     tuned = tune_filter.tune(cfg)
     assert tuned.labels == 2
     assert tuned.words == 4 + max(1, len(labels[second.id].split()))
+
+
+def test_a_share_that_equal_confidences_make_larger_is_a_warning_with_the_threshold_that_parts_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = []
+    for i in range(20):
+        utterance = Utterance(id=f"u{i}", recording_id=f"r{i}", uri="", end_ms=1500, split="train", text="one two")
+        logprob = 0.0 if i < 8 else math.log(2 / 3)
+        label = Label(utterance_id=f"u{i}", recipe="", teacher="echo@1", text="one two", mean_logprob=logprob)
+        rows.append((utterance, label))
+    for share, warned in ((0.6, True), (0.4, False)):
+        cfg = config.load(str(settings(tmp_path, filter={"keep_share": share})))
+        if warned:
+            write_tables(cfg, rows, 20)
+        caplog.clear()
+        assert filtering.filter_labels(cfg).kept == (1 if warned else 0.4)
+        messages = [record.getMessage() for record in caplog.records if "keep_share" in record.getMessage()]
+        assert len(messages) == warned
+        if warned:
+            assert "keeps 100.0 %" in messages[0]
+            assert "12 of them have the confidence 0.667" in messages[0]
+            assert "`filter.min_confidence=1.0` would keep 40.0 %" in messages[0]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import ConfigError, StorageError
 from voxstill.storage.cache import Cache, CacheEntry
 
 HAMMER = """
@@ -96,6 +96,18 @@ def test_a_folder_that_cannot_be_created_is_a_storage_error(tmp_path: Path) -> N
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cache"):
         Cache(tmp_path / "file" / "cache", 1000).put("u", CacheEntry("v", 1, b"x"))
+
+
+@pytest.mark.parametrize("name", ["file", "file/cache", "closed/cache"])
+def test_a_folder_that_cannot_be_used_is_an_error_that_names_the_option(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if name.startswith("closed") and os.access(tmp_path / "closed", os.W_OK):
+        pytest.skip("root may write everywhere")
+    with pytest.raises(ConfigError, match=r"`cache\.folder`") as caught:
+        Cache.open(str(tmp_path / name), 1.0)
+    assert caught.value.why
+    assert caught.value.fix
 
 
 def test_processes_that_hammer_it_and_are_killed_read_right_bytes_and_keep_the_limit(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
+import time
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from servers import Handler, SetEnvironment, http_server, oss_environment, s3_en
 from voxstill.core.errors import StorageError
 from voxstill.storage import fetch as fetch_module
 from voxstill.storage.cache import Cache
-from voxstill.storage.fetch import Blob, fetch, local_etag, read_many, read_uri
+from voxstill.storage.fetch import Blob, RefusedError, fetch, local_etag, read_many, read_uri, stream
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
@@ -119,6 +122,96 @@ def test_an_answer_that_is_shorter_than_the_server_says_is_an_error(impatient: N
         for uri in (f"http://127.0.0.1:{port}/a", f"http://127.0.0.1:{port}/a#10+20"):
             with pytest.raises(StorageError):
                 fetch(uri)
+
+
+class Dated(Handler):
+    """A server without etags, as that of `python -m http.server`: it goes by the time of the last change."""
+
+    objects: dict[str, tuple[bytes, float | None]]
+    """The bytes of each path and when they were changed, in seconds since 1970."""
+    sent: list[str]
+    """The path of each body."""
+    refuses_head = False
+
+    def get(self) -> None:
+        data, changed_s = self.objects[self.path]
+        if self.command == "HEAD" and self.refuses_head:
+            self.refuse(405, "NoHead")
+            return
+        if self.command == "GET":
+            self.sent.append(self.path)
+        headers = {} if changed_s is None else {"Last_Modified": formatdate(changed_s, usegmt=True)}
+        if match := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+            start, end = int(match[1]), min(int(match[2]) + 1, len(data))
+            self.answer(206, data[start:end], Content_Range=f"bytes {start}-{end - 1}/{len(data)}", **headers)
+        else:
+            self.answer(200, data, Content_Length=str(len(data)), **headers)
+
+    do_GET = do_HEAD = get
+
+
+HOUR_AGO_S = int(time.time()) - 3600
+
+
+@pytest.mark.parametrize("part", ["", "#3+3"])
+@pytest.mark.parametrize("refuses_head", [False, True])
+def test_without_an_etag_a_version_is_the_time_of_the_last_change_and_the_size(
+    tmp_path: Path, part: str, refuses_head: bool
+) -> None:
+    cache, cut = Cache(tmp_path, 10**7), slice(3, 6) if part else slice(None)
+    objects: dict[str, tuple[bytes, float | None]] = {"/k": (b"one" * 1000, HOUR_AGO_S)}
+    sent: list[str] = []
+    with serve(Dated, objects=objects, sent=sent, refuses_head=refuses_head) as port:
+        uri = f"http://127.0.0.1:{port}/k{part}"
+        first = fetch(uri, cache)
+        assert (first.data, first.etag, first.num_bytes) == ((b"one" * 1000)[cut], None, 3000)
+        assert fetch(uri, cache) == first
+        assert len(sent) == 1 or refuses_head
+        for version in (
+            (b"two" * 1000, HOUR_AGO_S + 1),
+            (b"six" * 1000, HOUR_AGO_S - 5000),  # put back from a copy: the time is an earlier one
+            (b"seven" * 1000, HOUR_AGO_S - 5000),
+        ):
+            objects["/k"] = version
+            assert fetch(uri, cache).data == version[0][cut]
+            assert fetch(uri, cache).data == version[0][cut]
+
+
+@pytest.mark.parametrize("changed_s", [None, 0.0, time.time() - 5, time.time() + 5000])
+def test_what_may_change_within_its_second_or_has_no_date_is_not_cached_and_that_is_logged_once(
+    tmp_path: Path, changed_s: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, sent = Cache(tmp_path, 10**7), list[str]()
+    with serve(Dated, objects={"/k": (b"one", changed_s)}, sent=sent) as port:
+        for number in (1, 2, 3):
+            assert fetch(f"http://127.0.0.1:{port}/k", cache).data == b"one"
+            assert len(sent) == number
+        (record,) = [record for record in caplog.records if "cache" in record.getMessage()]
+        assert f"http://127.0.0.1:{port}" in record.getMessage()
+
+
+def test_an_answer_without_its_length_is_refused_with_what_to_do_and_not_tried_again() -> None:
+    paths = list[str]()
+
+    class Chunked(Handler):
+        def get(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"5\r\naudio\r\n0\r\n\r\n")
+
+        do_GET = get
+
+    with serve(Chunked) as port:
+        with pytest.raises(RefusedError) as caught:
+            fetch(f"http://127.0.0.1:{port}/a.wav")
+        with pytest.raises(StorageError) as of_pieces:
+            list(stream(f"http://127.0.0.1:{port}/a.wav"))
+    for error in (caught.value, of_pieces.value):
+        assert "`Content-Length`" in error.why
+        assert "copy" in error.fix
+    assert len(paths) == 2
 
 
 @pytest.mark.parametrize("kind", ["s3", "oss", "http"])

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +49,8 @@ class Reading:
 
 
 def reading(cfg: Config) -> Reading:
-    """The `Reading` of a configuration."""
-    folder, max_bytes = cfg.cache.folder, int(cfg.cache.max_gb * 1e9)
-    cache = None if folder is None else Cache(Path(folder).expanduser().absolute(), max_bytes)
+    """The `Reading` of a configuration; ConfigError where its cache cannot be written."""
+    cache = None if cfg.cache.folder is None else Cache.open(cfg.cache.folder, cfg.cache.max_gb)
     work = str(local_path(cfg.work).expanduser().absolute()) if is_local(cfg.work) else cfg.work
     return Reading(cache, cfg.engine.decode_s, cfg.engine.decode_mb, ContentHashes(work))
 

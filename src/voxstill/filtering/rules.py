@@ -30,6 +30,10 @@ SHORT_CHARACTERS = 64
 """Shorter texts are not asked how well they compress: ten digits in a row are a telephone number and no loop."""
 
 
+TIE_SHARE = 0.05
+"""Labels of equal confidence are a tie where they make the share that is kept larger by more than this."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One reason to drop a label. `why` is a sentence for the report.
@@ -197,6 +201,21 @@ def columns_of(scores: pa.Table, confidences: Confidences) -> dict[str, NDArray[
     return columns | {"share_surer": confidences.share_surer(columns["mean_logprob"])}
 
 
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """Labels of equal confidence that are kept together, and make the share that is kept larger than the one set."""
+
+    kept: float
+    """The share of the labels with a confidence that is kept."""
+    confidence: float
+    """Of the labels that are tied, the least sure that are kept."""
+    num: int
+    next_confidence: float | None
+    """The `min_confidence` that drops them and nothing that is surer; None where nothing is."""
+    next_kept: float
+    """The share that is kept with it."""
+
+
 class Confidences:
     """The mean log-probabilities of all labels, NaN where there is none: 8 bytes for each that has one."""
 
@@ -208,6 +227,33 @@ class Confidences:
         num = len(self._sorted_K)
         surer_N = (num - self._sorted_K.searchsorted(logprob_N, side="right")) / max(1, num)
         return np.where(np.isnan(logprob_N), math.nan, surer_N)
+
+    def tie(self, cfg: Filter) -> Tie | None:
+        """The labels that are kept beyond `keep_share` because others are as sure; None where they are few."""
+        num = len(self._sorted_K)
+        confidence_K = np.exp(self._sorted_K)
+        is_kept_K = (self.share_surer(self._sorted_K) < cfg.keep_share) & (confidence_K >= cfg.min_confidence)
+        kept_K = confidence_K[is_kept_K]
+        if len(kept_K) - math.ceil(cfg.keep_share * num - 1e-9) <= TIE_SHARE * num:
+            return None
+        num_tied = int(kept_K.searchsorted(kept_K[0], side="right"))
+        surer_K = kept_K[num_tied:]
+        return Tie(
+            kept=len(kept_K) / num,
+            confidence=float(kept_K[0]),
+            num=num_tied,
+            next_confidence=threshold_between(kept_K[0], surer_K[0]) if len(surer_K) else None,
+            next_kept=len(surer_K) / num,
+        )
+
+
+def threshold_between(low: float, high: float) -> float:
+    """The number of the fewest decimals that is above `low` and at most `high`."""
+    for decimals in range(1, 16):
+        rounded = math.floor(high * 10**decimals) / 10**decimals
+        if low < rounded <= high:
+            return rounded
+    return float(high)
 
 
 def count_reasons(first_N: NDArray[np.int8]) -> dict[str, int]:

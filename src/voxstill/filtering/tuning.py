@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voxstill.core.config import Filter
 from voxstill.core.result import Result, read
-from voxstill.filtering.rules import RULES, Columns, Confidences, Rule, columns_of, rule_of
+from voxstill.filtering.rules import RULES, Columns, Confidences, Rule, columns_of, rule_of, threshold_between
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +26,7 @@ HALF = 0.5
 FEWEST = 10
 """Labels that a proposed threshold must drop: fewer are chance."""
 SHARES = tuple(round(1 - 0.05 * k, 2) for k in range(11))
+_BY_CONFIDENCE = ("keep_share", "min_confidence")
 _STEPS = 40
 _BAR = 30
 
@@ -114,7 +115,11 @@ def tune_thresholds(scores: pa.Table, cfg: Filter, confidences: Confidences) -> 
     trial = Filter(frame_ms=cfg.frame_ms)  # whose options let pass what they can
     rules = [RuleTrial(rule=rule.name, effect=_effect(columns, ~rule.fires(columns, cfg))) for rule in RULES]
     options = [_tune_threshold(columns, rule, cfg, trial) for rule in RULES if rule.option is not None]
-    options.append(_tune_share(columns, cfg, trial))
+    share = _tune_share(columns, cfg, trial)
+    options.append(share)
+    own = Confidences(columns["mean_logprob"])
+    if any(own.tie(trial.model_copy(update={"keep_share": value})) is not None for value in SHARES):
+        options.append(_tune_confidence(columns, cfg, trial, proposes=share.proposed is None))
     proposed = {trial.option: trial.proposed for trial in options if trial.proposed is not None}
     tighter = cfg.model_copy(update=proposed)
     return TuneResult(
@@ -163,10 +168,7 @@ def _tune_share(columns: Columns, cfg: Filter, trial: Filter) -> OptionTrial:
     for share in SHARES if known_N.any() else ():
         fires_N = rule.fires(columns, trial.model_copy(update={"keep_share": share}))
         points.append(Point(value=share, effect=_effect(columns, ~fires_N)))
-    wer = _wer(columns, np.ones(len(known_N), np.bool_))
-    half = HALF * wer if wer else 0.0
-    low = (point.value for point in points if wer and point.effect.wer is not None and point.effect.wer <= half)
-    proposed = next(low, None)
+    proposed = _first_that_halves(columns, points)
     return OptionTrial(
         option="keep_share",
         rule=rule.name,
@@ -174,6 +176,38 @@ def _tune_share(columns: Columns, cfg: Filter, trial: Filter) -> OptionTrial:
         proposed=None if proposed == cfg.keep_share else proposed,
         points=points,
     )
+
+
+def _tune_confidence(columns: Columns, cfg: Filter, trial: Filter, *, proposes: bool) -> OptionTrial:
+    """Try the distinct confidences as thresholds, where many labels share one and no share can part them.
+
+    The lowest that halves the error rate is proposed, where no share is.
+    """
+    rule = rule_of("low_confidence")
+    known_N = ~np.isnan(columns["mean_logprob"])
+    distinct_V = np.unique(np.exp(columns["mean_logprob"][known_N]))
+    places = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS).astype(int)) if len(distinct_V) > 1 else []
+    points: list[Point] = []
+    for place in places:
+        value = threshold_between(distinct_V[place - 1], distinct_V[place])
+        fires_N = rule.fires(columns, trial.model_copy(update={"min_confidence": value}))
+        points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
+    proposed = _first_that_halves(columns, points) if proposes else None
+    return OptionTrial(
+        option="min_confidence",
+        rule=rule.name,
+        set=cfg.min_confidence,
+        proposed=None if proposed == cfg.min_confidence else proposed,
+        points=points,
+    )
+
+
+def _first_that_halves(columns: Columns, points: Sequence[Point]) -> float | None:
+    """The first value that keeps labels with at most half of the error rate of all."""
+    wer = _wer(columns, np.ones(len(columns["duration_ms"]), np.bool_))
+    half = HALF * wer if wer else 0.0
+    low = (point.value for point in points if wer and point.effect.wer is not None and point.effect.wer <= half)
+    return next(low, None)
 
 
 def _kept(columns: Columns, cfg: Filter) -> NDArray[np.bool_]:
@@ -204,13 +238,12 @@ def _rounded(value: float) -> float:
 
 def confidence_curve(tuned: TuneResult) -> list[tuple[float, float]]:
     """Share kept by confidence and the error rate of what is kept, from few to all."""
-    effects = [point.effect for point in _points_of_share(tuned)]
-    return sorted((effect.kept, effect.wer) for effect in effects if effect.wer is not None)
+    effects = [point.effect for name in _BY_CONFIDENCE for point in _points_of(tuned, name)]
+    return sorted({(effect.kept, effect.wer) for effect in effects if effect.wer is not None})
 
 
-def _points_of_share(tuned: TuneResult) -> Sequence[Point]:
-    (points,) = (trial.points for trial in tuned.options if trial.option == "keep_share")
-    return points
+def _points_of(tuned: TuneResult, option: str) -> Sequence[Point]:
+    return [point for trial in tuned.options if trial.option == option for point in trial.points]
 
 
 def picture(tuned: TuneResult) -> str:
@@ -226,14 +259,8 @@ def picture(tuned: TuneResult) -> str:
             f"{trial.rule:<16}{effect.dropped:>9,}{_percent(effect.dropped_wer):>14}{_percent(effect.kept):>8}"
             f"{_percent(effect.wer):>13}"
         )
-    points = _points_of_share(tuned)
-    if points:
-        lines += ["", f"{'filter.keep_share':<20}{'WER of what is kept'}"]
-        most = max(point.effect.wer or 0.0 for point in points) or 1.0
-        for point in points:
-            rate = point.effect.wer or 0.0
-            bar = "█" * max(round(_BAR * rate / most), rate > 0)
-            lines.append(f"{point.value:<20}{bar} {_percent(point.effect.wer)}")
+    for option in _BY_CONFIDENCE:
+        lines += _curve(option, _points_of(tuned, option))
     lines.append("")
     if not tuned.proposed:
         return "\n".join([*lines, "nothing is proposed: no threshold drops labels with a high enough WER"])
@@ -241,6 +268,21 @@ def picture(tuned: TuneResult) -> str:
     lines.append(f"proposed, keeping {_percent(effect.kept)} with a WER of {_percent(effect.wer)}:")
     lines += [f"  --set {name}={value}" for name, value in tuned.proposed.items()]
     return "\n".join([*lines, "They were chosen on these labels: on others they will do slightly worse."])
+
+
+def _curve(option: str, points: Sequence[Point]) -> list[str]:
+    """A line for each value of an option; a share is how much is kept, and beside a threshold that is written."""
+    if not points:
+        return []
+    head = f"filter.{option}   "
+    lines = ["", f"{head}WER of what is kept"]
+    most = max(point.effect.wer or 0.0 for point in points) or 1.0
+    for point in points:
+        rate = point.effect.wer or 0.0
+        bar = "█" * max(round(_BAR * rate / most), rate > 0)
+        kept = "" if option == "keep_share" else f", {_percent(point.effect.kept)} kept"
+        lines.append(f"{point.value:<{len(head)}}{bar} {_percent(point.effect.wer)}{kept}")
+    return lines
 
 
 def _percent(rate: float | None) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from voxstill.core.config import Filter
 from voxstill.core.records import Verdict
 from voxstill.filtering.measures import Score
-from voxstill.filtering.rules import NAMES, Confidences, count_reasons, current_name, judge
+from voxstill.filtering.rules import NAMES, Confidences, Tie, count_reasons, current_name, judge
 from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.store import Store
@@ -42,6 +42,8 @@ class Counts:
     kept_errors: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Why labels were dropped, and how many."""
+    tie: Tie | None = None
+    """Labels of equal confidence that make the share that is kept larger."""
 
     @property
     def share(self) -> float:
@@ -83,7 +85,7 @@ def write_verdicts(work: Store, scores: str, verdicts: str, recipe: str, cfg: Fi
     parts = _read(work, keys, ("split", "mean_logprob"))
     logprobs = (numpy_array(_judged(part)["mean_logprob"]) for part in parts)
     confidences = Confidences(np.concatenate([np.zeros(0), *logprobs]))
-    counts, dropped_R = Counts(), np.zeros(len(NAMES), np.int64)
+    counts, dropped_R = Counts(tie=confidences.tie(cfg)), np.zeros(len(NAMES), np.int64)
     for number, table in enumerate(_gathered(map(_judged, _read(work, keys)), ROWS)):
         first_N = judge(table, cfg, confidences)
         counts.add(table, first_N)

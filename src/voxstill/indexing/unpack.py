@@ -114,7 +114,7 @@ def _keep(file: SourceEntry, work: Store, key: str) -> None:
     seconds = time.perf_counter() - start
     log.warning(
         "`%s` %s: unpacking it took %s, %.0f MB/s, and its copy in `%s` takes %.1f MB%s; "
-        "`voxstill shard WORK --from` makes shards that need neither",
+        "shards that are made of it need neither",
         redact_uri(file.uri),
         "has audio inside Parquet" if file_name(file.uri).endswith(".parquet") else "is compressed",
         clock(seconds),

@@ -1,6 +1,7 @@
 """Change a labelling job while it runs: which options `WORK/control.json` may change, and the status of each job.
 
-A job reports in `WORK/control/<recipe of its labels>.json` what it has made of the request: see `storage.control`.
+A job reports in `WORK/control/<recipe of its labels>.json` what it has made of the request, and one of a part in
+`WORK/control/<recipe>-part-K-of-N.json`: see `storage.control`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.engine import Change, Stage
 from voxstill.labelling import permission
-from voxstill.storage import control
+from voxstill.storage import control, lease, parts
 from voxstill.storage.control import Options, Poller, Request, Status
 from voxstill.storage.store import Store
 from voxstill.teachers import registry
@@ -41,6 +42,8 @@ class JobStatus(Status):
 
     recipe: str
     """That of its labels."""
+    part: str | None = None
+    """The part of the labels that it makes, as `1/4`; None where it makes all."""
     begun: Mapping[str, object]
     """The options of the teacher that it was started with."""
     allowed: Sequence[Mapping[str, object]] = ()
@@ -55,17 +58,36 @@ class JobStatus(Status):
         limits = {name: getattr(settings.engine, name) for name in permission.CHANGEABLE["engine"]}
         return replace(self, asked_at=at, refused=None, teacher=registry.shown(settings.teacher), engine=limits)
 
+    @property
+    def labels(self) -> str:
+        """Its labels and its part of them, in words."""
+        return f"labels {self.recipe}" + (f", part {self.part}" if self.part else "")
+
 
 def job_statuses(work: Store) -> list[JobStatus]:
-    """The last status of each job that has labelled here, the latest first; what is not a status is named and left
-    out."""
+    """The last status of each job that has labelled here: those that run come first, then the latest.
+
+    A job that was killed has ended: its lease shows that. What is not a status is named in a warning and left out.
+    """
     statuses = []
     for key in (entry.key for entry in work.list(control.STATUS) if entry.key.endswith(".json")):
         try:
-            statuses.append(_status(control.read(work, key)))
+            status = _status(control.read(work, key))
         except DataError as error:
             log.warning("control: %s (%s)", error.what, error.why)
-    return sorted(statuses, key=lambda status: str(status.at), reverse=True)
+            continue
+        statuses.append(replace(status, running=status.running and _holds_lease(work, status)))
+    return sorted(statuses, key=lambda status: (status.running, str(status.at)), reverse=True)
+
+
+def _holds_lease(work: Store, status: JobStatus) -> bool:
+    """Whether the process of a status still has its labels or its part of them; True where that cannot be known."""
+    try:
+        part = parts.requested(status.part)
+        return lease.seems_held(work, parts.lease_name(f"labels/{status.recipe}", part), status.pid)
+    except VoxstillError as error:
+        log.warning("control: %s (%s)", error.what, error.why)
+        return True
 
 
 def _status(content: Mapping[str, object]) -> JobStatus:
@@ -136,7 +158,12 @@ class Watch:
     """
 
     def __init__(
-        self, work: Store, recipe: str, settings: Settings, build: Callable[[Settings], Sequence[Stage]]
+        self,
+        work: Store,
+        recipe: str,
+        settings: Settings,
+        build: Callable[[Settings], Sequence[Stage]],
+        part: parts.Part | None = None,
     ) -> None:
         self._build = build
         self._initial = self._current = _Work(None, settings, build(settings))
@@ -145,6 +172,7 @@ class Watch:
         self._next: _Work | None = None
         status = JobStatus(
             recipe=recipe,
+            part=None if part is None else str(part),
             host=socket.gethostname(),
             pid=os.getpid(),
             running=True,
@@ -156,7 +184,8 @@ class Watch:
             engine={},
         )
         self._lock = threading.Lock()
-        self._poller = Poller(work, recipe, status.working_by(None, settings), self._take)
+        name = recipe if part is None else f"{recipe}-{part.file_name}"
+        self._poller = Poller(work, name, status.working_by(None, settings), self._take)
 
     def __enter__(self) -> Self:
         self._poller.__enter__()

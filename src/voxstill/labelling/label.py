@@ -206,7 +206,7 @@ def label(
         planned = plan(work, utterances, task.prefix, cfg, part)
         chunks = without_removed(work, task, planned, removed, held)
         limit_ms = None if limit_hours is None else limit_hours * 3_600_000
-        _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held, allowed)
+        _run(work, limited(chunks, max_chunks, limit_ms), task, cfg, reading, meter, held, allowed, part)
         finished = next(chunks, None) is None
         if part is not None:
             names = (name for name, _ in left(work, utterances, task.prefix, cfg))
@@ -228,6 +228,7 @@ def _run(
     meter: StepMeter,
     held: lease.Lease,
     allowed: Sequence[config.Teacher],
+    part: parts.Part | None,
 ) -> None:
     """Run the engine over chunks, watching for requested changes."""
 
@@ -246,7 +247,8 @@ def _run(
         is_same = settings.teacher == task.teacher
         return _stages(task if is_same else _successor(work, task, settings.teacher), settings.engine, reading)
 
-    watch = control.Watch(work, task.recipe, control.Settings(task.teacher, cfg, level(), tuple(allowed)), stages)
+    started = control.Settings(task.teacher, cfg, level(), tuple(allowed))
+    watch = control.Watch(work, task.recipe, started, stages, part)
     try:
         with watch:
             engine.run(chunks, watch.stages, commit, fail, cfg, meter, watch)

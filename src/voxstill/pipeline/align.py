@@ -26,6 +26,8 @@ from voxstill.storage.fetch import read_uri
 from voxstill.storage.store import Store
 from voxstill.storage.uri import is_local, local_path
 
+ENDINGS = (".jsonl", ".json")
+"""Of the manifest, which is JSONL: by others `index` takes it for another format."""
 NOT_SPOKEN, BADLY_ALIGNED, TOO_LONG, NO_TOKENS = (
     "not spoken",
     "below `filter.min_alignment`",
@@ -60,24 +62,11 @@ def align(
 ) -> AlignResult:
     """Align the text, a file, with the audio, and write the utterances that fit as a JSONL manifest.
 
-    `model` is a CTC model, `filter.aligner` where it is None. ConfigError if there is none or the manifest exists,
-    unless it may be overwritten; DataError if text and audio cannot belong together.
+    `model` is a CTC model, `filter.aligner` where it is None. ConfigError if there is none, if the manifest ends
+    in none of `ENDINGS`, or if it exists, unless it may be overwritten; DataError if text and audio cannot belong
+    together.
     """
-    if not is_local(output):
-        fix = "write it to this machine, then copy it there"
-        raise ConfigError(
-            f"`{output}` is not a path", code="output-path", why="the manifest is a file of this machine", fix=fix
-        )
-    path = local_path(output)
-    if path.is_dir():
-        raise ConfigError(f"`{path}` is a folder", code="output-path", why="the manifest is a file", fix="give a file")
-    if path.exists() and not overwrite:
-        raise ConfigError(
-            f"`{path}` exists",
-            code="output-exists",
-            why="it would be overwritten",
-            fix="give another file, or add --yes",
-        )
+    path = _output_path(output, overwrite=overwrite)
     if (model := model or cfg.filter.aligner) is None:
         raise ConfigError(
             "no model for the alignment is set",
@@ -109,6 +98,33 @@ def align(
     Store(str(path.parent)).replace(path.name, _manifest(kept, audio, path))
     hours = sum(row.end_ms - row.start_ms for row in kept) / 3_600_000
     return AlignResult(path=output, utterances=len(kept), hours=round(hours, 4), dropped=len(rows) - len(kept))
+
+
+def _output_path(output: str, *, overwrite: bool) -> Path:
+    """Where the manifest is written; ConfigError where it cannot go there."""
+    if not is_local(output):
+        fix = "write it to this machine, then copy it there"
+        raise ConfigError(
+            f"`{output}` is not a path", code="output-path", why="the manifest is a file of this machine", fix=fix
+        )
+    path = local_path(output)
+    if path.is_dir():
+        raise ConfigError(f"`{path}` is a folder", code="output-path", why="the manifest is a file", fix="give a file")
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(
+            f"`{path}` cannot be the manifest",
+            code="output-path",
+            why="it is JSONL, and `voxstill index` goes by the ending",
+            fix=f"let it end in {' or '.join(ENDINGS)}",
+        )
+    if path.exists() and not overwrite:
+        raise ConfigError(
+            f"`{path}` exists",
+            code="output-exists",
+            why="it would be overwritten",
+            fix="give another file, or add --yes",
+        )
+    return path
 
 
 def _read_text(text: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.labelling import control as controlling
 from voxstill.labelling import permission
@@ -60,21 +61,39 @@ def _add(work: Store, cfg: Config, overrides: Sequence[str], *, clear: bool) -> 
 
 
 def _check(cfg: Config, wanted: Options, jobs: Sequence[controlling.JobStatus]) -> None:
-    """Raise the ConfigError of the latest job where no job would take the request.
+    """Raise the ConfigError of the first job where none would take the request; name those that would not.
 
-    Whoever can write into the work folder can write the status of a job: it is compared with, and no teacher of it is
-    made.
+    Where jobs run, one of these must take it. Whoever can write into the work folder can write the status of a job: it
+    is compared with, and no teacher of it is made.
     """
-    errors = []
-    for begun, *allowed in [[job.begun, *job.allowed] for job in jobs] or [[cfg.teacher.model_dump()]]:
-        try:
-            teacher, *others = (config.validated(config.Teacher, options, "teacher.") for options in (begun, *allowed))
-            started = controlling.Settings(teacher, cfg.engine, cfg.monitor.log_level, tuple(others))
-            controlling.apply(wanted, started)
-            return
-        except ConfigError as error:
-            errors.append(error)
-    raise errors[0]
+    asked = [job for job in jobs if job.running] or jobs
+    if not asked:
+        _apply(cfg, wanted, [cfg.teacher.model_dump()])
+        return
+    errors = [_refusal(cfg, wanted, job) for job in asked]
+    refusals = [(job, error) for job, error in zip(asked, errors, strict=True) if error is not None]
+    if len(refusals) == len(asked):
+        raise refusals[0][1]
+    for job, error in refusals:
+        if job.running:
+            message = "control: %s (process %s on %s) will not follow: %s: %s"
+            log.warning(message, job.labels, job.pid, job.host, error.what, error.why)
+
+
+def _refusal(cfg: Config, wanted: Options, job: controlling.JobStatus) -> ConfigError | None:
+    """Why a job would not take a request."""
+    try:
+        _apply(cfg, wanted, [job.begun, *job.allowed])
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _apply(cfg: Config, wanted: Options, teachers: Sequence[Mapping[str, object]]) -> None:
+    """Raise ConfigError where a job begun with the first teacher, which allows all of them, would refuse a request."""
+    teacher, *allowed = (config.validated(config.Teacher, options, "teacher.") for options in teachers)
+    started = controlling.Settings(teacher, cfg.engine, cfg.monitor.log_level, tuple(allowed))
+    controlling.apply(wanted, started)
 
 
 def table(result: ControlResult) -> str:
@@ -87,7 +106,7 @@ def table(result: ControlResult) -> str:
     lines = [f"requested at {result.at}:", *asked] if asked else ["nothing is requested: jobs run as they were started"]
     for job in result.jobs:
         state = "running" if job.running else "ended"
-        lines += ["", f"labels {job.recipe}: {state}, process {job.pid} on {job.host}, last seen {job.at}"]
+        lines += ["", f"{job.labels}: {state}, process {job.pid} on {job.host}, last seen {job.at}"]
         lines.append(f"  teacher: {_plain(job.teacher)}")
         if job.refused:
             lines.append(f"  refused the request of {job.asked_at}: {job.refused}; a new request replaces it")

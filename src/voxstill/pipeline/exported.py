@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -172,23 +173,33 @@ def transcript_segments(labels: Iterable[ExportedLabel]) -> Iterator[TranscriptS
     """Who said what: a segment for each label, of a session for each recording.
 
     A recording is named after its file; of those with the same name all but the first have their id in it, too. Who
-    is not known is the speaker `unknown`.
+    is not known is the speaker `unknown`. Of speakers with the same name, as white space is `_`, all but the first have
+    a number in it.
     """
     recording_of: dict[str, str] = {}
+    speaker_of: dict[str, str] = {}
     for row in labels:
         utterance = row.utterance
         stem = _one_word(PurePosixPath(split_range(row.path)[0]).stem) or utterance.recording_id
         if recording_of.setdefault(stem, utterance.recording_id) != utterance.recording_id:
             stem = f"{stem}-{utterance.recording_id}"
+        speaker = utterance.info.speaker or ""
+        name = _one_word(speaker)
         yield TranscriptSegment(
             id=utterance.id,
             text=row.label.text,
-            speaker=_one_word(utterance.info.speaker or "") or UNKNOWN_SPEAKER,
+            speaker=_own_name(name, speaker, speaker_of) if name else UNKNOWN_SPEAKER,
             session=stem,
             channel=str(1 if utterance.channel is None else utterance.channel + 1),
             start_ms=utterance.start_ms,
             end_ms=utterance.end_ms,
         )
+
+
+def _own_name(name: str, speaker: str, speaker_of: dict[str, str]) -> str:
+    """The name of a speaker, with a number where another has it; it is noted in `speaker_of`."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(own for own in names if speaker_of.setdefault(own, speaker) == speaker)
 
 
 def _one_word(name: str) -> str:

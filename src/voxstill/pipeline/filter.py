@@ -7,7 +7,7 @@ import dataclasses
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
-from voxstill.filtering.rules import current_name
+from voxstill.filtering.rules import Tie, current_name
 from voxstill.filtering.verdicts import write_verdicts
 from voxstill.labelling import label, label_figures
 from voxstill.labelling.so_far import Labels, labels_so_far, num_labelled
@@ -95,6 +95,8 @@ def _judge(
     work = Store(cfg.work)
     measures, verdicts = workdir.prefix("scores", measured.recipe), workdir.prefix("verdicts", recipe)
     counts = write_verdicts(work, measures, verdicts, recipe, cfg.filter)
+    if counts.tie is not None:
+        _warn_of_tie(counts.tie, cfg.filter.keep_share)
     removed = removed_utterances(work, source)
     are_human = label_figures.are_human_texts(labels)  # labels have no errors against themselves
     return dataclasses.replace(
@@ -109,6 +111,21 @@ def _judge(
         removals=removals.identity(removed),
         wer_before=None if are_human else counts.wer,
         wer_after=None if are_human else counts.kept_wer,
+    )
+
+
+def _warn_of_tie(tie: Tie, keep_share: float) -> None:
+    way_out = "all are equally sure, so no threshold keeps fewer of them"
+    if tie.next_confidence is not None:
+        way_out = f"`filter.min_confidence={tie.next_confidence}` would keep {100 * tie.next_kept:.1f} %"
+    log.warning(
+        "filter: `filter.keep_share=%g` keeps %.1f %% of the labels with a confidence: %d of them have the confidence "
+        "%.3g, and equals are kept together; %s",
+        keep_share,
+        100 * tie.kept,
+        tie.num,
+        tie.confidence,
+        way_out,
     )
 
 

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from voxstill.pipeline.mixture import labelled_shards, shards_to_listen_to
 from voxstill.pipeline.pretrain import check_crop
 from voxstill.storage import shard_format, tables, workdir
 from voxstill.storage.figures import ShardFigures
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.tasks import pretraining, registry
@@ -32,6 +33,9 @@ from voxstill.training.budget import Budget
 from voxstill.training.data_source import Data
 from voxstill.training.experiment import dataset_hours
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 SLOTS = 8
 """Batches in a step of Parquet files where `plan.batches_per_step` is not set: 1, 2, 4 or 8 ranks then share the same
 global batches."""
@@ -39,6 +43,14 @@ _LENGTHS_ALONE = (
     "lengths as recorded: training also changes the tempo, counts tokens of its own vocabulary, and drops what its "
     "student cannot learn"
 )
+_MOST = 2**31 - 1
+"""No utterance has more milliseconds, which are 24 days, or more tokens."""
+_COLUMN_OF = {
+    "duration_ms": "the length of each utterance in milliseconds, from 0 to 2,147,483,647",
+    "num_tokens": "the number of tokens of each utterance, from 0 to 2,147,483,647, or leave the column out",
+    "shard": "the name of the shard of each utterance as text, or leave the column out",
+}
+"""What each column that is read of a Parquet file holds."""
 _BINS = 12
 _BAR = 30
 
@@ -221,42 +233,70 @@ def _of_parquet(store: Store, keys: Sequence[str]) -> Lengths:
     """Read lengths from Parquet: a row without one is empty; each file is a shard, unless a column `shard` says."""
     import pyarrow as pa
     import pyarrow.compute as pc
+
+    parts = [_lengths_of(store, key, str(number)) for number, key in enumerate(keys)]
+    whole = pa.concat_tables(parts, promote_options="default")
+    coded = whole["shard"].combine_chunks().fill_null("").dictionary_encode()
+    has_tokens = "num_tokens" in whole.column_names
+    return Lengths(
+        durations_ms=np.asarray(whole["duration_ms"], np.int64),
+        num_tokens=np.asarray(pc.fill_null(whole["num_tokens"], 0), np.int64) if has_tokens else None,
+        shard=np.asarray(coded.indices, np.int64),
+    )
+
+
+def _lengths_of(store: Store, key: str, shard: str) -> pa.Table:
+    """The columns of one file, of equal types in all files; a file without a column `shard` is one of this name."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    parts = []
-    for number, key in enumerate(keys):
-        try:
-            file = pq.ParquetFile(io.BytesIO(store.read(key)), page_checksum_verification=True)
-            names = [name for name in ("duration_ms", "num_tokens", "shard") if name in file.schema_arrow.names]
-            part = file.read(columns=names, use_threads=False)
-            if "duration_ms" not in names:
-                raise DataError(
-                    f"`{store.uri(key)}` has no column `duration_ms`",
-                    code="field-missing",
-                    why=f"its columns are {', '.join(file.schema_arrow.names)}",
-                    fix="write the length of each utterance in milliseconds into such a column",
-                )
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(
-                f"`{store.uri(key)}` is not a Parquet file",
-                code="unreadable-file",
-                why=first_line(error),
-                fix="check the path",
-            ) from None
-        if "shard" not in names:
-            part = part.append_column("shard", pa.array([str(number)] * len(part), pa.string()))
-        parts.append(part.set_column(part.column_names.index("shard"), "shard", part["shard"].cast(pa.string())))
-    whole = pa.concat_tables(parts, promote_options="default")
+    uri = redact_uri(store.uri(key))
+    try:
+        file = pq.ParquetFile(io.BytesIO(store.read(key)), page_checksum_verification=True)
+        names = file.schema_arrow.names
+        part = file.read(columns=[name for name in _COLUMN_OF if name in names], use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"`{uri}` is not a Parquet file", code="unreadable-file", why=first_line(error), fix="check the path"
+        ) from None
+    if "duration_ms" not in names:
+        raise DataError(
+            f"`{uri}` has no column `duration_ms`",
+            code="field-missing",
+            why=f"its columns are {', '.join(names)}",
+            fix="write the length of each utterance in milliseconds into such a column",
+        )
+    columns = {name: _counts(part, name, uri) for name in ("duration_ms", "num_tokens") if name in names}
+    shard_names = _cast(part, "shard", pa.string(), uri) if "shard" in names else pa.array([shard] * len(part))
+    return pa.table({**columns, "shard": shard_names})
 
-    def counts(name: str) -> Ints:
-        filled = pc.fill_null(whole[name].cast(pa.float64()), 0.0)
-        return np.asarray(filled, np.float64).astype(np.int64)
 
-    coded = whole["shard"].combine_chunks().fill_null("").dictionary_encode()
-    return Lengths(
-        durations_ms=counts("duration_ms"),
-        num_tokens=counts("num_tokens") if "num_tokens" in whole.column_names else None,
-        shard=np.asarray(coded.indices, np.int64),
+def _counts(part: pa.Table, name: str, uri: str) -> Ints:
+    """A column of whole numbers, 0 where a row has none; DataError where one is negative, not finite or too large."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    counts_N = np.asarray(pc.fill_null(_cast(part, name, pa.float64(), uri), 0.0), np.float64)
+    is_wrong_N = ~((counts_N >= 0) & (counts_N <= _MOST))
+    if is_wrong_N.any():
+        row = int(is_wrong_N.argmax())
+        raise _wrong_column(name, uri, f"row {row + 1} has {counts_N[row]:g}")
+    return counts_N.astype(np.int64)
+
+
+def _cast(part: pa.Table, name: str, kind: pa.DataType, uri: str) -> pa.ChunkedArray:
+    """A column as one of another type; DataError where its values are none, or where it is there twice."""
+    import pyarrow as pa
+
+    try:
+        return part[name].cast(kind, safe=False)
+    except (pa.ArrowException, KeyError, UnicodeDecodeError) as error:
+        raise _wrong_column(name, uri, first_line(error)) from None
+
+
+def _wrong_column(name: str, uri: str, why: str) -> DataError:
+    return DataError(
+        f"the column `{name}` of `{uri}` cannot be read", code="bad-line", why=why, fix=f"write {_COLUMN_OF[name]}"
     )
 
 

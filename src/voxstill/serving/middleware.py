@@ -60,7 +60,7 @@ class Access:
             if is_harmless or headers.get("authorization", "").lower().startswith("bearer "):
                 return
         if same_origin.is_from_another_page(headers):
-            raise RequestError(403, "a page of another server may not ask")
+            raise RequestError(403, "requests from pages of other servers are refused")
 
     def _check_key(self, scope: Scope) -> None:
         """RequestError where the request has no key that opens its path.

@@ -8,6 +8,7 @@ stored as hashes only, since they may hold credentials.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -17,8 +18,9 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from voxstill.core.errors import StorageError, system_code
+from voxstill.core.errors import ConfigError, StorageError, system_code
 
 _SPARE = 0.1
 """Share of the limit that an eviction leaves free, so that not every new object causes one."""
@@ -31,6 +33,7 @@ class CacheEntry:
     """The cached bytes of an address, and version and size of the object that they were read from."""
 
     etag: str
+    """The version: what the server calls so, or what else changes with the object; empty where nothing is known."""
     num_bytes: int
     data: bytes
 
@@ -45,6 +48,26 @@ class Cache:
 
     folder: Path
     max_bytes: int
+
+    @classmethod
+    def open(cls, folder: str, max_gb: float) -> Self:
+        """The cache in `cache.folder`, which is made; ConfigError where nothing can be written there."""
+        path = Path(folder).expanduser().absolute()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # what does not fit is not cached: see `put`
+                return cls(path, int(max_gb * 1e9))
+            is_file = isinstance(error, FileExistsError | NotADirectoryError)
+            raise ConfigError(
+                f"`cache.folder` cannot be `{folder}`",
+                code="option-value",
+                why="it is a file, or a part of the path is" if is_file else error.strerror or str(error),
+                fix="name a folder that you may write to, or leave it out to cache nothing",
+            ) from None
+        return cls(path, int(max_gb * 1e9))
 
     def read(self, uri: str, etag: str | None = None) -> CacheEntry | None:
         """The cached version of `uri`, or just the version `etag`; None if it is not cached or damaged."""

@@ -100,10 +100,14 @@ def one_at_a_time(folder: Store) -> Iterator[None]:
 
 
 def standing(folder: Store, statuses: Sequence[Status]) -> Request:
-    """The request that a new one is added to: the last one, or the one before where all jobs have refused that."""
+    """The request that a new one is added to: the last one, or the one before where all jobs have refused that.
+
+    A job that runs and has not answered may still take it.
+    """
     last = requested(folder)
     answers = [status for status in statuses if last.at is not None and status.asked_at == last.at]
-    is_refused = bool(answers) and all(status.refused for status in answers)
+    is_open = any(status.running and status.asked_at != last.at for status in statuses)
+    is_refused = bool(answers) and not is_open and all(status.refused for status in answers)
     return Request.from_dict(last.before or {}) if is_refused else last
 
 

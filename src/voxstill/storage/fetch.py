@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,15 +15,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from voxstill.core.errors import DataError, StorageError, VoxstillError
+from voxstill.core.monitor import log
 from voxstill.storage.cache import Cache, CacheEntry
 from voxstill.storage.clients import client
 from voxstill.storage.files import NOT_A_FILE, FileBytes, is_file, open_file
 from voxstill.storage.redaction import redact_uri
-from voxstill.storage.retry import storage_error
+from voxstill.storage.retry import has_no_length, is_transient, storage_error
 from voxstill.storage.uri import ByteRange, is_local, local_path, locate, split_range
 
 if TYPE_CHECKING:
-    from obstore import Attributes, GetOptions
+    from obstore import Attributes, GetOptions, ObjectMeta
 
 AHEAD_BYTES = 64 * 2**20
 """`read_many` holds about so much at a time, or one object."""
@@ -29,6 +32,10 @@ MAX_BYTES = 4 << 30
 """Nothing larger is read whole. Six hours of audio in this project's format are 0.7 GB."""
 BLOCK_BYTES = 256 << 10
 """Short ranges of a remote object are cached in aligned blocks of so many bytes."""
+SETTLED_S = 60
+"""What was changed longer ago will not change within the same second any more, also where the clocks differ."""
+_BY_DATE = "changed "
+"""Begins a version that is no etag: those of HTTP are in quotes."""
 _SHORT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -101,7 +108,8 @@ def fetch(uri: str, cache: Cache | None = None) -> Blob:
     except VoxstillError:
         raise
     except Exception as error:
-        raise storage_error("read", uri, error) from None
+        failure = storage_error("read", uri, error)
+        raise RefusedError(**failure.to_dict()) if has_no_length(error) else failure from None
 
 
 def read_head(uri: str, num_bytes: int) -> bytes:
@@ -211,13 +219,17 @@ def _fetch_remote(uri: str, address: str, byte_range: ByteRange | None, cache: C
     if cache is not None and byte_range is not None and 0 < byte_range.length <= _SHORT_BYTES:
         return _fetch_blocks(uri, address, byte_range, cache)
     cached = cache.read(uri) if cache is not None else None
-    blob = _get(uri, address, byte_range, cached.etag if cached is not None else None)
-    if blob is None and cached is not None:
-        return Blob(uri=uri, data=cached.data, etag=cached.etag, num_bytes=cached.num_bytes)
-    assert blob is not None, "without an etag there is an answer"
-    if cache is not None:
-        _keep(cache, uri, blob)
-    return blob
+    entry = _get(uri, address, byte_range, cached.etag if cached is not None else None)
+    if entry is not None and cache is not None:
+        _keep(cache, uri, entry)
+    entry = entry or cached
+    assert entry is not None, "without a known version there is an answer"
+    return _blob(uri, entry)
+
+
+def _blob(uri: str, entry: CacheEntry) -> Blob:
+    etag = None if entry.etag.startswith(_BY_DATE) else entry.etag or None
+    return Blob(uri=uri, data=entry.data, etag=etag, num_bytes=entry.num_bytes)
 
 
 def _fetch_blocks(uri: str, address: str, byte_range: ByteRange, cache: Cache) -> Blob:
@@ -254,14 +266,13 @@ def _missing(blocks: range, cached: Mapping[int, CacheEntry]) -> list[int]:
 def _get_blocks(uri: str, address: str, blocks: range, cache: Cache) -> dict[int, CacheEntry]:
     """Fetch blocks that follow one another by one request, and cache them; what lies behind the end is empty."""
     start = blocks[0] * BLOCK_BYTES
-    blob = _get(uri, address, ByteRange(start, len(blocks) * BLOCK_BYTES))
-    assert blob is not None, "without an etag there is an answer"
+    entry = _get(uri, address, ByteRange(start, len(blocks) * BLOCK_BYTES))
+    assert entry is not None, "without a known version there is an answer"
     entries = {}
     for block in blocks:
         own = block * BLOCK_BYTES - start
-        part = replace(blob, data=blob.data[own : own + BLOCK_BYTES])
-        entries[block] = CacheEntry(part.etag or "", part.num_bytes, part.data)
-        _keep(cache, _block_uri(address, block), part)
+        entries[block] = replace(entry, data=entry.data[own : own + BLOCK_BYTES])
+        _keep(cache, _block_uri(address, block), entries[block])
     return entries
 
 
@@ -276,21 +287,58 @@ def _range_of(uri: str, byte_range: ByteRange, entries: Mapping[int, CacheEntry]
     entry = entries[first]
     if not data:
         raise _starts_after_the_end(uri, entry.num_bytes)
-    return Blob(uri=uri, data=data, etag=entry.etag or None, num_bytes=entry.num_bytes)
+    return _blob(uri, replace(entry, data=data))
 
 
-def _keep(cache: Cache, uri: str, blob: Blob) -> None:
-    """Cache what has a version and is not empty."""
-    if blob.etag and (blob.data or not blob.num_bytes):
-        cache.put(uri, CacheEntry(blob.etag, blob.num_bytes, blob.data))
+def _keep(cache: Cache, uri: str, entry: CacheEntry) -> None:
+    """Cache what has a version and is not empty; a server that gives no version is named once."""
+    if not entry.etag:
+        _warn_of_no_version(locate(split_range(uri)[0]).base)
+    elif entry.data or not entry.num_bytes:
+        cache.put(uri, entry)
 
 
-def _get(uri: str, address: str, byte_range: ByteRange | None, known_etag: str | None = None) -> Blob | None:
-    """What a server sends of an object; None if it still is that version."""
+@functools.cache
+def _warn_of_no_version(base: str) -> None:
+    message = "cache: files of `%s` are fetched again each time: they have neither an ETag nor a `Last-Modified` that "
+    log.warning(message + "is at least %d s old", redact_uri(base), SETTLED_S)
+
+
+def _version(meta: ObjectMeta) -> str:
+    """What changes when an object does: its etag, or the time of its last change with its size; empty if unknown.
+
+    That time is in seconds: what has just changed may change again and keep both (RFC 9110, section 8.8.2.2). A server
+    that gives no time has that of 1970 here.
+    """
+    if meta["e_tag"]:
+        return meta["e_tag"]
+    changed_s = meta["last_modified"].timestamp()
+    return f"{_BY_DATE}{changed_s:.0f} {meta['size']}" if 0 < changed_s < time.time() - SETTLED_S else ""
+
+
+def _is_unchanged(address: str, known_version: str) -> bool:
+    """Whether an object without an etag is of this version. A server that does not answer that is asked for all of it.
+
+    No condition of HTTP asks so: an earlier time, as of a file that was put back, is no change by `If-Modified-Since`.
+    """
+    location = locate(address)
+    try:
+        return _version(client(location.base).head(location.key)) == known_version
+    except Exception as error:
+        if is_transient(error):
+            raise
+        return False
+
+
+def _get(uri: str, address: str, byte_range: ByteRange | None, known_version: str | None = None) -> CacheEntry | None:
+    """What a server sends of an object; None where it still is that version."""
     from obstore.exceptions import NotModifiedError
 
+    is_by_date = known_version is not None and known_version.startswith(_BY_DATE)
+    if known_version is not None and is_by_date and _is_unchanged(address, known_version):
+        return None
     location = locate(address)
-    options: GetOptions = {} if known_etag is None else {"if_none_match": known_etag}
+    options: GetOptions = {} if known_version is None or is_by_date else {"if_none_match": known_version}
     if byte_range is not None:
         options["range"] = (byte_range.start, byte_range.end)
     try:
@@ -301,10 +349,10 @@ def _get(uri: str, address: str, byte_range: ByteRange | None, known_etag: str |
         start = 0 if byte_range is None else byte_range.start
         _refuse_other_content(uri, data, start, _num_asked(meta["size"], byte_range), response.attributes)
     except NotModifiedError:
-        if known_etag is None:
+        if known_version is None:
             raise
         return None
-    return Blob(uri=uri, data=data, etag=meta["e_tag"] or None, num_bytes=meta["size"])
+    return CacheEntry(_version(meta), meta["size"], data)
 
 
 def _num_asked(num_bytes: int, byte_range: ByteRange | None) -> int:

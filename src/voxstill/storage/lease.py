@@ -199,6 +199,19 @@ def _holder(work: Store, table: str) -> Holder | None:
             return None
 
 
+def seems_held(work: Store, table: str, process: int) -> bool:
+    """Whether a process seems to hold the lease of a table; nothing is waited for.
+
+    One of this machine holds it for as long as it runs; for one of another its last beat counts, by the clock of this
+    machine. StorageError where the lease cannot be read.
+    """
+    newest = max(_numbers(work, table), default=0)
+    holder = _read(work, table, newest) if newest else None
+    if holder is None or holder.process != process or holder.has_ended:
+        return False
+    return holder.machine == machine() or time.time() < holder.beat_s + STALE_S
+
+
 def below(work: Store, table: str) -> set[str]:
     """Names of the leases below that of a table: those of its parts."""
     prefix = f"leases/{table}/"

@@ -77,6 +77,11 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.total}"
 
+    @property
+    def file_name(self) -> str:
+        """The name of what is of this part alone."""
+        return f"part-{self.number}-of-{self.total}"
+
     def number_of(self, item: str) -> int:
         """The number of the part that takes the item of this name, which is a hash in hexadecimal digits."""
         return int(item, 16) % self.total + 1
@@ -91,6 +96,11 @@ def requested(text: str | None) -> Part | None:
     return None if text is None else Part.parse(text, world.environment())
 
 
+def lease_name(table: str, part: Part | None) -> str:
+    """The name of the lease of a table, or of a part of it."""
+    return table if part is None else f"{table}/{part.file_name}"
+
+
 @contextmanager
 def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, of: str = "") -> Iterator[lease.Lease]:
     """Hold the lease of a table, or of a part of it; StorageError if others that do not go with it hold theirs.
@@ -98,13 +108,13 @@ def hold(work: Store, table: str, step: str, part: Part | None, cfg: Engine, *, 
     `of` is the table that it is made of. ConfigError if other parts have another number, chunks of another size or
     another table.
     """
+    own = lease_name(table, part)
     if part is None:
-        with lease.hold(work, table, step) as held:
+        with lease.hold(work, own, step) as held:
             lease.check_free(work, *lease.below(work, table))
             work.delete(f"{table}/{AGREED}")
             yield held
         return
-    own = f"{table}/part-{part.number}-of-{part.total}"
     with lease.hold(work, own, f"{step} --part {part}", waits=True) as held:
         lease.check_free(work, table)
         _agree(work, table, step, {"parts": part.total, "chunk": cfg.chunk, "chunk_hours": cfg.chunk_hours}, of)

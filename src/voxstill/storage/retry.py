@@ -60,7 +60,12 @@ def is_transient(error: Exception) -> bool:
     text = str(error)
     if status := re.search(r"status code: (\d{3})", text):
         return status[1] in ("408", "429") or status[1].startswith("5")
-    return "HTTP error" in text and "builder error" not in text
+    return "HTTP error" in text and "builder error" not in text and not has_no_length(error)
+
+
+def has_no_length(error: Exception) -> bool:
+    """Whether a server does not give the length of its answer, as one that compresses or makes it up does not."""
+    return "Content-Length Header missing" in str(error)
 
 
 def is_broken_connection(error: Exception) -> bool:
@@ -99,6 +104,10 @@ def _cause(error: Exception) -> _Cause:
         return _Cause("storage-unreachable", f"the server keeps answering {answer}", fix)
     if status:
         return _Cause("address-unusable", f"the server answers {answer}", "check the address")
+    if has_no_length(error):
+        why = "the server does not give the length of its answer (`Content-Length`)"
+        fix = "let the server send files as they are, uncompressed, or copy them to a folder or bucket and name that"
+        return _Cause("address-unusable", why, fix)
     if "BadScheme" in text or "builder error" in text:
         fix = "use https, or set AWS_ALLOW_HTTP=true for a server of your own"
         return _Cause("address-unusable", "plain HTTP is not allowed", fix)
