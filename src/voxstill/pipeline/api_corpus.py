@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voxstill.core.arguments import strings
+
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.align import AlignResult
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from voxstill.pipeline.remove import RemoveResult
     from voxstill.pipeline.verify import VerifyResult
     from voxstill.pipeline.voices import VoicesResult
+
+_IDS = 'give a list, ids=["..."], or of a file with an id in each line: ids=Path("ids.txt").read_text().splitlines()'
 
 
 def voices(
@@ -102,20 +106,22 @@ def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyRes
 def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
     """Leave utterances or recordings out of every later table and shard; a second call with the same ids does nothing.
 
-    DataError where an id is not known in `cfg.work`; then none is removed.
+    DataError where an id is not known in `cfg.work`; then none is removed. ConfigError where `ids` is one string, or
+    the path of a file: they are a list.
 
     >>> voxstill.remove(cfg, ["nobody"])
     Traceback (most recent call last):
     voxstill.core.errors.DataError: ...
     """
+    listed = strings("ids", ids, several=_IDS)
     from voxstill.pipeline import remove as removing
 
-    return removing.remove(cfg, ids, reason)
+    return removing.remove(cfg, listed, reason)
 
 
 def explore(
     cfg: Config,
-    experiments: Sequence[str | Path] = (),
+    experiments: str | Path | Sequence[str | Path] = (),
     *,
     port: int = 0,
     edit: bool = False,
@@ -131,9 +137,10 @@ def explore(
     Traceback (most recent call last):
     voxstill.core.errors.DataError: ...
     """
+    paths = strings("experiments", experiments)
     from voxstill.pipeline import explore as exploring
 
-    exploring.explore(cfg, [str(path) for path in experiments], port, ready, edit=edit, judge=judge)
+    exploring.explore(cfg, paths, port, ready, edit=edit, judge=judge)
 
 
 def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
