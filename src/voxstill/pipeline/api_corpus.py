@@ -103,20 +103,23 @@ def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyRes
     return verifying.verify(str(where), cfg, repair=repair)
 
 
-def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
+def remove(
+    cfg: Config, ids: Sequence[str] = (), reason: str | None = None, *, speakers: str | Sequence[str] = ()
+) -> RemoveResult:
     """Leave utterances or recordings out of every later table and shard; a second call with the same ids does nothing.
 
-    DataError where an id is not known in `cfg.work`; then none is removed. ConfigError where `ids` is one string, or
-    the path of a file: they are a list.
+    `speakers` stands for the ids of all their utterances that are indexed now: those of later ones are not recorded.
+    DataError where an id or a speaker is not known in `cfg.work`; then none is removed. ConfigError where
+    `ids` is one string, or the path of a file: they are a list.
 
     >>> voxstill.remove(cfg, ["nobody"])
     Traceback (most recent call last):
     voxstill.core.errors.DataError: ...
     """
-    listed = strings("ids", ids, several=_IDS)
+    listed, names = strings("ids", ids, several=_IDS), strings("speakers", speakers)
     from voxstill.pipeline import remove as removing
 
-    return removing.remove(cfg, listed, reason)
+    return removing.remove(cfg, listed, reason, speakers=names)
 
 
 def explore(
