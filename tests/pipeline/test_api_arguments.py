@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 
 import voxstill
+from manifests import wav
 from voxstill.core.arguments import not_negative, whole_number
 
 RTTM = "SPEAKER talk 1 0.0 4.0 <NA> <NA> ann <NA> <NA>\n"
@@ -68,3 +71,72 @@ def test_a_configuration_of_keywords_is_checked_as_a_loaded_one_is(caplog: pytes
     assert voxstill.Config(augment={"warp": 0.2}) == voxstill.load_config(None, "augment.vtlp=0.2")
     with pytest.raises(voxstill.ConfigError, match="twice"):
         voxstill.Config(augment={"warp": 0.2, "vtlp": 0.1})
+
+
+# ---------------------------------------------------------------------------------------------------- lists of strings
+
+
+def lists_of_strings() -> list[tuple[str, str]]:
+    """Every parameter of `import voxstill` that is a list of strings or of paths, by its annotation."""
+    rows = []
+    for name in voxstill.__all__:
+        function = getattr(voxstill, name)
+        if inspect.isfunction(function):
+            for parameter in inspect.signature(function).parameters.values():
+                if re.search(r"(Sequence|Iterable|Collection|list)\[(str|Path)\b", str(parameter.annotation)):
+                    rows.append((name, parameter.name))
+    return rows
+
+
+def call(name: str, parameter: str, value: Any, folder: Path) -> Any:
+    """The result of a function, or its error, with values of no use for what else it needs."""
+    function = getattr(voxstill, name)
+    nowhere: dict[str, Any] = {"Config": voxstill.Config(work=str(folder / "work")), "str | Path": folder / "nowhere"}
+    others = {
+        other.name: nowhere[str(other.annotation)]
+        for other in inspect.signature(function).parameters.values()
+        if other.default is other.empty and other.name != parameter and other.kind is not other.VAR_POSITIONAL
+    }
+    try:
+        return function(**others, **{parameter: value})
+    except voxstill.VoxstillError as error:
+        return type(error), str(error)
+
+
+def test_there_are_lists_of_strings() -> None:
+    assert {("repack", "sources"), ("remove", "ids"), ("evaluate", "by"), ("serve", "models")} <= set(
+        lists_of_strings()
+    )
+
+
+@pytest.mark.parametrize(("name", "parameter"), lists_of_strings())
+@pytest.mark.parametrize("value", [[1], [b"a"], b"a", 1, None], ids=repr)
+def test_what_is_no_list_of_strings_is_refused(tmp_path: Path, name: str, parameter: str, value: Any) -> None:
+    kind, message = call(name, parameter, value, tmp_path)
+    assert kind is voxstill.ConfigError
+    assert f"`{parameter}` cannot be" in message
+
+
+@pytest.mark.parametrize(("name", "parameter"), [row for row in lists_of_strings() if row != ("remove", "ids")])
+def test_one_string_or_path_is_a_list_of_one(tmp_path: Path, name: str, parameter: str) -> None:
+    one = tmp_path / "several.letters"
+    expected = call(name, parameter, [str(one)], tmp_path)
+    assert call(name, parameter, str(one), tmp_path) == expected
+    assert call(name, parameter, one, tmp_path) == expected
+    assert call(name, parameter, iter([one]), tmp_path) == expected
+
+
+@pytest.mark.parametrize("ids", ["12", b"12", Path("ids.txt"), [Path("ids.txt")]])
+def test_removing_takes_a_list_of_ids(tmp_path: Path, ids: Any) -> None:
+    kind, message = call("remove", "ids", ids, tmp_path)
+    assert kind is voxstill.ConfigError
+    assert "`ids` cannot be" in message
+    assert "read_text().splitlines()" in message
+
+
+def test_one_recording_is_diarized_and_not_its_letters(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(wav(300, 1.0))
+    cfg = voxstill.load_config(None, "diarize={name: command, command: [echo, '; no turns of']}")
+    result = voxstill.diarize(tmp_path / "a.wav", cfg)
+    assert [row.audio for row in result.recordings] == [str(tmp_path / "a.wav")]
+    assert voxstill.diarize(str(tmp_path / "a.wav"), cfg) == result

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import voxstill
 from manifests import wav
 from voxstill import cli
 from voxstill.core import config
@@ -284,6 +285,51 @@ def test_an_unknown_id_is_an_error_and_nothing_is_removed(
     file.write_text("u02\n")
     assert cli.main(["remove", cfg.work, "--ids", str(file), "--reason", "letter", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == 1
+
+
+def voices(folder: Path, num: int) -> None:
+    """Utterances of ann and bob in turn; the last one of ann has no audio."""
+    rows = []
+    for number in range(num):
+        (folder / f"{number}.wav").write_bytes(wav(300 + 10 * number, 3.0) if number != 4 else b"no audio")
+        speaker = "bob" if number % 2 else "ann"
+        rows.append({"id": f"u{number:02}", "audio": f"{number}.wav", "text": text_of(number), "speaker": speaker})
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_all_utterances_of_a_speaker_are_removed_by_their_ids(cfg: Config, tmp_path: Path) -> None:
+    cfg = config.changed(cfg, "source.dev_share=0", "source.test_share=0")
+    voices(tmp_path, 6)
+    index(cfg)
+    assert voxstill.remove(cfg, reason="letter", speakers="ann").removed == 3
+    work = Store(cfg.work)
+    assert {row.id for row in removals.record(work)} == {"u00", "u02", "u04"}
+    assert remove(cfg, [], speakers=["ann"]).to_dict() == {"removed": 0, "all_removed": 3}
+    assert ids_of(cfg, made(cfg)) == ["u01", "u03", "u05"]
+    voices(tmp_path, 8)
+    index(cfg)
+    assert "u06" not in removals.of(work)  # the record has no names
+    assert remove(cfg, ["u01"], speakers=["ann", "ann"]).removed == 2
+    assert ids_of(cfg, made(cfg)) == ["u03", "u05", "u07"]
+    assert is_sound(cfg)
+
+
+def test_an_unknown_speaker_is_an_error_and_an_unknown_id_names_the_option(
+    cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    voices(tmp_path, 6)
+    index(cfg)
+    with pytest.raises(DataError, match="no utterance of `2`") as caught:
+        remove(cfg, ["u01"], speakers=["2", "ann"])
+    assert "RECORDING/1" in (caught.value.fix or "")
+    with pytest.raises(DataError, match="no utterance or recording `ann`") as caught:
+        remove(cfg, ["ann"])
+    assert f"voxstill remove {cfg.work} --speaker NAME" in (caught.value.fix or "")
+    assert not removals.record(Store(cfg.work))
+    assert cli.main(["remove", cfg.work]) == 2
+    assert "--speaker" in capsys.readouterr().err
+    assert cli.main(["remove", cfg.work, "--speaker", "ann", "--speaker", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == 6
 
 
 def test_comments_behind_ids_are_passed_over(tmp_path: Path) -> None:

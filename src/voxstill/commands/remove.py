@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.errors import ConfigError
 from voxstill.core.result import Result
 
 
@@ -14,12 +15,26 @@ from voxstill.core.result import Result
 def remove(
     options: CommonOptions,
     work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
-    ids: Annotated[str, Option("--ids", metavar="FILE", help="File of ids of utterances or recordings, one per line.")],
+    ids: Annotated[
+        str | None, Option("--ids", metavar="FILE", help="File of ids of utterances or recordings, one per line.")
+    ] = None,
+    speakers: Annotated[
+        list[str] | None,
+        Option("--speaker", metavar="NAME", help="All utterances that are there now of a speaker; may be repeated."),
+    ] = None,
     reason: Annotated[
         str | None, Option("--reason", metavar="TEXT", help="Reason, written into the record of removals.")
     ] = None,
 ) -> Result:
-    """Leave utterances or recordings out of every later table and shard."""
+    """Leave utterances, recordings or speakers out of every later table and shard."""
     from voxstill.pipeline import remove as removing
 
-    return removing.remove(options.load(work_override(work)), removing.read_ids(ids), reason)
+    if ids is None and not speakers:
+        raise ConfigError(
+            "nothing to remove",
+            code="option-missing",
+            why="there is neither `--ids` nor `--speaker`",
+            fix="give a file of ids, one per line, or the name of a speaker",
+        )
+    listed = [] if ids is None else removing.read_ids(ids)
+    return removing.remove(options.load(work_override(work)), listed, reason, speakers=speakers or ())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
+from collections.abc import Iterable
 from numbers import Real
+from typing import Any
 
 from voxstill.core.errors import ConfigError
 
@@ -38,3 +41,24 @@ def not_negative(name: str, value: object) -> float:
             fix="give a number in this range",
         )
     return number
+
+
+def strings(name: str, value: object, *, several: str | None = None) -> list[str]:
+    """The value as a list of strings: names, overrides or paths, of which one may stand alone.
+
+    With `several`, which says how to give them, one alone is refused, and so are paths: `remove` cannot be undone.
+    ConfigError where it is something else.
+    """
+    kinds = str | os.PathLike if several is None else str
+    if several is None and isinstance(value, kinds):
+        value = [value]
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | os.PathLike)
+    values: list[Any] = list(value) if is_list else []  # type: ignore[call-overload]
+    if not is_list or not all(isinstance(item, kinds) for item in values):
+        raise ConfigError(
+            f"`{name}` cannot be {value!r:.100}",
+            code="option-value",
+            why=f"it is a list of strings{' or paths' if several is None else ''}",
+            fix=several or f"give a list: {name}=[...]",
+        )
+    return [os.fspath(item) for item in values]

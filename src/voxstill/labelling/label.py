@@ -186,6 +186,7 @@ def label(
     not answer, DataError if an id has a label of other audio. Utterances that were removed have labels that say so;
     supervised ones have their texts, from no teacher, and count for neither limit.
     """
+    removals.check(work)
     source = tables.parts_hash(work, utterances)
     done = workdir.success(work, LabelFigures, task.recipe)
     if done is not None and not (retry_failed and done.failed) and is_whole(work, utterances, source, task, done):

@@ -4,6 +4,8 @@ What an option of the shell makes another action has a function of its own: `sha
 that make something; `api_scores` has those that judge, `api_corpus` those that look after a work folder,
 `api_inference` those that use a finished student.
 
+Where several names are expected, one may stand alone: `"a.wav"` is `["a.wav"]`. Only `remove` refuses that.
+
 All of them return results: frozen dataclasses with `to_dict()`, the JSON of the command, and `to_text()`, what it
 prints. Errors are `VoxstillError`s. In the examples `cfg` is the configuration of `my.yaml`, and `experiment` the
 folder of a student that was trained with it. Libraries are loaded when a function needs them.
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core import config, world
+from voxstill.core.arguments import strings
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
@@ -107,7 +110,7 @@ def label(
     limit_hours: float | None = None,
     retry_failed: bool = False,
     part: str | None = None,
-    allow_teacher: Sequence[str] = (),
+    allow_teacher: str | Sequence[str] = (),
 ) -> LabelFigures:
     """Label every utterance with the teacher, up to the limits; the same call resumes where this one stopped.
 
@@ -119,6 +122,7 @@ def label(
     >>> figures.labels, figures.failed, figures.finished
     (12, 0, True)
     """
+    teachers = strings("allow_teacher", allow_teacher)
     from voxstill.pipeline import label as labelling
 
     return labelling.label_utterances(
@@ -127,11 +131,11 @@ def label(
         limit_hours=limit_hours,
         retry_failed=retry_failed,
         part=part,
-        allow_teacher=allow_teacher,
+        allow_teacher=teachers,
     )
 
 
-def control(cfg: Config, overrides: Sequence[str] = (), *, clear: bool = False) -> ControlResult:
+def control(cfg: Config, overrides: str | Sequence[str] = (), *, clear: bool = False) -> ControlResult:
     """Change the running labelling jobs of `cfg.work`: add overrides, or with `clear` take all of them back.
 
     >>> voxstill.control(cfg, ["engine.teachers=2"]).asked
@@ -139,27 +143,29 @@ def control(cfg: Config, overrides: Sequence[str] = (), *, clear: bool = False) 
     >>> voxstill.control(cfg, clear=True).asked
     {}
     """
+    asked = strings("overrides", overrides)
     from voxstill.pipeline import control as job_control
 
-    return job_control.control(cfg, overrides, clear=clear)
+    return job_control.control(cfg, asked, clear=clear)
 
 
 def control_training(
-    experiment: str | Path, overrides: Sequence[str] = (), *, clear: bool = False, stop_after_epoch: bool = False
+    experiment: str | Path, overrides: str | Sequence[str] = (), *, clear: bool = False, stop_after_epoch: bool = False
 ) -> TrainingControlResult:
     """Change a running training: add overrides, let it end with its epoch, or with `clear` take all of it back.
 
     >>> voxstill.control_training("exp/2026-11-20_09-12-44_mine", ["train.steps=9000"]).asked  # doctest: +SKIP
     {'train': {'steps': 9000}}
     """
+    asked = strings("overrides", overrides)
     from voxstill.pipeline import control_training as training_control
 
-    return training_control.control_training(experiment, overrides, clear=clear, stop_after_epoch=stop_after_epoch)
+    return training_control.control_training(experiment, asked, clear=clear, stop_after_epoch=stop_after_epoch)
 
 
 def compare_teachers(
     cfg: Config,
-    recipes: Sequence[str] = (),
+    recipes: str | Sequence[str] = (),
     *,
     price_per_hour: float | None = None,
     report: str | Path | None = None,
@@ -173,9 +179,10 @@ def compare_teachers(
     >>> [teacher.labels for teacher in voxstill.compare_teachers(cfg).teachers]
     [12, 12]
     """
+    chosen = strings("recipes", recipes)
     from voxstill.pipeline import compare_teachers as comparison
 
-    result = comparison.compared(cfg, recipes, price_per_hour)
+    result = comparison.compared(cfg, chosen, price_per_hour)
     if report is None:
         return result
     from voxstill.core.command import write_page
@@ -237,7 +244,7 @@ def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> 
     return sharding.shard_unlabelled(cfg, part=part) if unlabelled else sharding.shard(cfg, part=part)
 
 
-def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> ShardFigures:
+def repack(cfg: Config, sources: str | Path | Sequence[str | Path], *overrides: str) -> ShardFigures:
     """Write what has a human text in tars or folders as shards in `cfg.work`, whole and unfiltered.
 
     The overrides, `section.key=value`, come after what repacking sets of the teacher, the segments and the filter.
@@ -246,9 +253,10 @@ def repack(cfg: Config, sources: Sequence[str | Path], *overrides: str) -> Shard
     >>> packed.utterances, packed.left_out
     (9, {'of the test split': 3})
     """
+    names = strings("sources", sources)
     from voxstill.pipeline import shard as sharding
 
-    return sharding.repack_sources(cfg, [str(source) for source in sources], *overrides)
+    return sharding.repack_sources(cfg, names, *overrides)
 
 
 def plan(
@@ -344,7 +352,7 @@ def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:
     return replaying.replay(str(experiment), str(batch))
 
 
-def run(cfg: Config, *, allow_teacher: Sequence[str] = ()) -> RunResult:
+def run(cfg: Config, *, allow_teacher: str | Sequence[str] = ()) -> RunResult:
     """Run all steps from raw audio to an evaluated student and its report; finished steps are skipped.
 
     `allow_teacher` names the teachers that `control` may change to while it labels, as in `label`.
@@ -353,9 +361,10 @@ def run(cfg: Config, *, allow_teacher: Sequence[str] = ()) -> RunResult:
     >>> [step.step for step in result.steps]
     ['index', 'label', 'filter', 'shard', 'train', 'evaluate', 'report']
     """
+    teachers = strings("allow_teacher", allow_teacher)
     from voxstill.pipeline import end_to_end
 
-    return end_to_end.run(cfg, allow_teacher=allow_teacher)
+    return end_to_end.run(cfg, allow_teacher=teachers)
 
 
 def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voxstill.core.arguments import strings
+
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.pipeline.align import AlignResult
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from voxstill.pipeline.remove import RemoveResult
     from voxstill.pipeline.verify import VerifyResult
     from voxstill.pipeline.voices import VoicesResult
+
+_IDS = 'give a list, ids=["..."], or of a file with an id in each line: ids=Path("ids.txt").read_text().splitlines()'
 
 
 def voices(
@@ -99,23 +103,28 @@ def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyRes
     return verifying.verify(str(where), cfg, repair=repair)
 
 
-def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
+def remove(
+    cfg: Config, ids: Sequence[str] = (), reason: str | None = None, *, speakers: str | Sequence[str] = ()
+) -> RemoveResult:
     """Leave utterances or recordings out of every later table and shard; a second call with the same ids does nothing.
 
-    DataError if an id is not known in `cfg.work`; then none is removed.
+    `speakers` stands for the ids of all their utterances that are indexed now: those of later ones are not recorded.
+    DataError if an id or a speaker is not known in `cfg.work`; then none is removed. ConfigError if
+    `ids` is one string, or the path of a file: they are a list.
 
     >>> voxstill.remove(cfg, ["nobody"])
     Traceback (most recent call last):
     voxstill.core.errors.DataError: ...
     """
+    listed, names = strings("ids", ids, several=_IDS), strings("speakers", speakers)
     from voxstill.pipeline import remove as removing
 
-    return removing.remove(cfg, ids, reason)
+    return removing.remove(cfg, listed, reason, speakers=names)
 
 
 def explore(
     cfg: Config,
-    experiments: Sequence[str | Path] = (),
+    experiments: str | Path | Sequence[str | Path] = (),
     *,
     port: int = 0,
     edit: bool = False,
@@ -131,9 +140,10 @@ def explore(
     Traceback (most recent call last):
     voxstill.core.errors.DataError: ...
     """
+    paths = strings("experiments", experiments)
     from voxstill.pipeline import explore as exploring
 
-    exploring.explore(cfg, [str(path) for path in experiments], port, ready, edit=edit, judge=judge)
+    exploring.explore(cfg, paths, port, ready, edit=edit, judge=judge)
 
 
 def clean(cfg: Config, *, delete: bool = False) -> CleanResult:

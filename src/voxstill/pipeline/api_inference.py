@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core import run_mark
+from voxstill.core.arguments import strings
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, for
 
 
 def classify(
-    model: str | Path, audio: Sequence[str | Path], cfg: Config | None = None, *, top: int = 5
+    model: str | Path, audio: str | Path | Sequence[str | Path], cfg: Config | None = None, *, top: int = 5
 ) -> ClassifyResult:
     """Classify recordings with a class student: the `top` most likely classes of each, with their probabilities.
 
@@ -48,12 +49,15 @@ def classify(
     Traceback (most recent call last):
     voxstill.core.errors.ConfigError: ...
     """
+    names = strings("audio", audio)
     from voxstill.pipeline import classify as classifying
 
-    return classifying.classify(cfg or load_config(), str(model), [str(name) for name in audio], top)
+    return classifying.classify(cfg or load_config(), str(model), names, top)
 
 
-def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: TurnFormat = "rttm") -> DiarizeResult:
+def diarize(
+    audio: str | Path | Sequence[str | Path], cfg: Config | None = None, form: TurnFormat = "rttm"
+) -> DiarizeResult:
     """Diarize recordings: their speaker turns, by the engine `diarize.name`, `embedded` where it is not set.
 
     `audio` names files, folders and addresses, as `voxstill diarize` takes them. What cannot be read has an `error`.
@@ -65,14 +69,15 @@ def diarize(audio: Sequence[str | Path], cfg: Config | None = None, form: TurnFo
     >>> result.speakers, result.recordings[0].error
     (0, None)
     """
+    names = strings("audio", audio)
     from voxstill.pipeline import diarize as diarizing
 
-    return diarizing.diarize(cfg or load_config(), [str(name) for name in audio], form)
+    return diarizing.diarize(cfg or load_config(), names, form)
 
 
 def embed(
     model: str | Path,
-    audio: Sequence[str | Path],
+    audio: str | Path | Sequence[str | Path],
     cfg: Config | None = None,
     *,
     output: str | Path | None = None,
@@ -88,9 +93,9 @@ def embed(
     Traceback (most recent call last):
     voxstill.core.errors.ConfigError: ...
     """
+    names = strings("audio", audio)
     from voxstill.pipeline import classify as classifying
 
-    names = [str(name) for name in audio]
     target = None if output is None else str(output)
     return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)
 
@@ -155,7 +160,7 @@ def restore_model(copy: str | Path, output: str | Path, base: str | Path | None 
 
 
 def serve(
-    models: Sequence[str],
+    models: str | Sequence[str],
     cfg: Config | None = None,
     *,
     host: str = "127.0.0.1",
@@ -174,12 +179,13 @@ def serve(
     Traceback (most recent call last):
     voxstill.core.errors.ConfigError: ...
     """
+    served = strings("models", models)
     from voxstill.pipeline import serve as server
     from voxstill.pipeline import serve_on_ray
 
     start = serve_on_ray.serve if ray else server.serve
     with run_mark.marked("serve"):
-        start(cfg or load_config(), models, host, port, engine, ready)
+        start(cfg or load_config(), served, host, port, engine, ready)
 
 
 def listen(

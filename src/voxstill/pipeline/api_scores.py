@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from voxstill.core.arguments import strings
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from voxstill.pipeline.report import ExperimentReport
 
 
-def evaluate(model: str | Path, cfg: Config | None = None, *, by: Sequence[str] = (), show: int = 0) -> Evaluation:
+def evaluate(
+    model: str | Path, cfg: Config | None = None, *, by: str | Sequence[str] = (), show: int = 0
+) -> Evaluation:
     """Measure the error rates of a student on `evaluate.split`, with intervals, or how well it classifies.
 
     `model` is an experiment folder, a checkpoint in it (`EXP/checkpoints/best`), a model folder or a name on the
@@ -30,9 +33,10 @@ def evaluate(model: str | Path, cfg: Config | None = None, *, by: Sequence[str] 
     >>> evaluation.figures["utterances"]
     3
     """
+    fields = strings("by", by)
     from voxstill.pipeline import evaluate as evaluation
 
-    return evaluation.evaluate(cfg or load_config(evaluation.own_config(str(model))), str(model), by, show)
+    return evaluation.evaluate(cfg or load_config(evaluation.own_config(str(model))), str(model), fields, show)
 
 
 def report(experiment: str | Path) -> ExperimentReport:

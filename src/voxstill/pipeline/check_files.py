@@ -10,26 +10,24 @@ import contextlib
 from collections.abc import Iterator, Mapping
 
 from voxstill.core.errors import VoxstillError
-from voxstill.core.records import Label, Utterance, content_hash
+from voxstill.core.records import content_hash
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.check_table import IS_MISSING
 from voxstill.storage import corrections, removals, tables
-from voxstill.storage.removals import Removal
 from voxstill.storage.store import Store
 from voxstill.storage.uri import ByteRange, split_range
 
 _UNPACKED = "unpacked/"
-_RECORD_FIX = "restore it from a copy, or delete it and run `voxstill remove` again with its ids"
 
 
 def file_faults(work: Store) -> tuple[int, dict[str, str]]:
     """How many files were read, and why each of those that are broken or missing is."""
     record, unpacked = list(tables.parts(work, removals.PREFIX)), _unpacked(work)
     judged = tables.parts(work, corrections.PREFIX)
-    faults = {key: fault for key in record if (fault := _record_fault(work, key)) is not None}
-    if not faults and (num := _num_forgotten(work)):
-        why = f"a file of it is missing: by their labels, {num:,} utterances were removed with it"
-        faults[removals.PREFIX] = f"{why}; {_RECORD_FIX}"
+    removed, broken = removals.read(work)
+    if not broken and (why := removals.lacking(work, removed, thorough=True)) is not None:
+        broken = {removals.PREFIX: why}
+    faults = {key: f"{why}; {removals.fix(work)}" for key, why in broken.items()}
     faults |= {key: fault for key in judged if (fault := _judgement_fault(work, key)) is not None}
     there = {entry.key: entry.num_bytes for entry in work.list(_UNPACKED)}
     for key, recordings in unpacked.items():
@@ -41,32 +39,12 @@ def file_faults(work: Store) -> tuple[int, dict[str, str]]:
     return len(record) + len(judged) + len(unpacked), faults
 
 
-def _record_fault(work: Store, key: str) -> str | None:
-    try:
-        tables.to_arrow(work.read(key), Removal, work.uri(key))
-    except VoxstillError as error:
-        return f"{error.why or error.what}; {_RECORD_FIX}"
-    return None
-
-
 def _judgement_fault(work: Store, key: str) -> str | None:
     try:
         corrections.read(work, key)
     except VoxstillError as error:
         return f"{error.why or error.what}; {corrections.FIX}"
     return None
-
-
-def _num_forgotten(work: Store) -> int:
-    """How many utterances have a label of a removed one, and are not in the record."""
-    forgotten: set[str] = set()
-    for rows in _parts(work, "labels", Label, "utterance_id", "error"):
-        forgotten.update(id_ for id_, error in rows if error == removals.REMOVED)
-    forgotten -= removals.of(work).keys()
-    if not forgotten:
-        return 0
-    ids = (id_ for rows in _parts(work, removals.UTTERANCES, Utterance, "id") for (id_,) in rows)
-    return len(forgotten.intersection(ids))
 
 
 def _unpacked(work: Store) -> Mapping[str, Mapping[ByteRange, str | None]]:

@@ -66,11 +66,13 @@ def read_ids(file: str) -> list[str]:
     return ids
 
 
-def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> RemoveResult:
+def remove(cfg: Config, ids: Sequence[str], reason: str | None = None, *, speakers: Sequence[str] = ()) -> RemoveResult:
     """Record that utterances or recordings are removed; those that were removed before are passed over.
 
-    Copies of their files that are indexed under other addresses go with them. DataError if an id is not known in the
-    work folder, or is that of different audio in two of its tables: then nothing is recorded.
+    With them go the utterances that any table has of the `speakers` now: their ids are recorded, and no names. Copies
+    of their files that are indexed under other addresses go with them. DataError if an id or a speaker is not known
+    in the work folder, or an id is that of different audio in two of its tables: then nothing is recorded. Damaged
+    parts of the record are set aside once something was recorded again; DataError if nothing was.
     """
     work = Store(cfg.work)
     if not tables.parts(work, removals.UTTERANCES):
@@ -81,32 +83,71 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None) -> Remove
             fix="check the path",
         )
     with lease.hold(work, removals.PREFIX, "remove") as held:
-        before = removals.of(work)
-        recorded = {removal.id for removal in removals.record(work)}
-        new = [id_ for id_ in dict.fromkeys(ids) if id_ not in recorded]
+        rows, damaged = removals.read(work)
+        before = removals.among(work, rows)
+        recorded = {removal.id for removal in rows}
+        named = dict.fromkeys([*ids, *_ids_of_speakers(work, speakers)])
+        new = [id_ for id_ in named if id_ not in recorded]
         unused = _unused(work)
         new_removals = list(_removals(work, new, reason, unused))
         known = {removal.id for removal in new_removals}
         unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
-            shown = ", ".join(f"`{id_}`" for id_ in unknown[:_SHOWN])
-            more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
             raise DataError(
-                f"`{work.root}` has no utterance or recording {shown}{more}",
+                f"`{work.root}` has no utterance or recording {_listed(unknown)}",
                 code="ids-to-remove",
                 why="they are in none of its tables; nothing was removed",
-                fix="give ids as they are in the tables `utterances` and `recordings`",
+                fix="give ids as they are in the tables `utterances` and `recordings`; all utterances of a speaker "
+                f"are removed by `voxstill remove {work.root} --speaker NAME`",
             )
+        if damaged and not new_removals:
+            raise removals.refused(work, damaged)
         if new_removals:
             held.check()
-            removals.append(work, new_removals)
-        after = removals.of(work)
+            removals.append(work, new_removals, damaged)
+        after = removals.among(work, [*rows, *new_removals])
+    for key in damaged:
+        log.warning("remove: `%s` was damaged, and is set aside", work.uri(key))
     _erase_copies(cfg, work, {*after, *recorded, *known})
     num_before, num = (
         len(gone.keys() | (unused.keys() & named)) for gone, named in ((before, recorded), (after, recorded | known))
     )
     log.info("remove: %d utterances removed", num - num_before)
     return RemoveResult(removed=num - num_before, all_removed=num)
+
+
+def _ids_of_speakers(work: Store, speakers: Sequence[str]) -> list[str]:
+    """The ids of all utterances of speakers, also of those whose audio the index could not use.
+
+    DataError if a speaker has none.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not speakers:
+        return []
+    ids = {speaker: list[str]() for speaker in speakers}
+    for _, part in _parts(work, removals.UTTERANCES, ("id", "speaker")):
+        for row in part.filter(pc.is_in(part["speaker"], pa.array(ids, pa.string()))).to_pylist():
+            ids[row["speaker"]].append(row["id"])
+    for _, part in _parts(work, "recordings", ("unused",)):
+        for row in (row for rows in part["unused"].to_pylist() for row in rows or ()):
+            if row["speaker"] in ids:
+                ids[row["speaker"]].append(row["id"])
+    if unknown := [speaker for speaker in ids if not ids[speaker]]:
+        raise DataError(
+            f"`{work.root}` has no utterance of {_listed(unknown)}",
+            code="ids-to-remove",
+            why="the column `speaker` of its tables has no such name; nothing was removed",
+            fix="give names as they stand there: after diarization these are `RECORDING/1`, `RECORDING/2`, ...",
+        )
+    return [id_ for of_speaker in ids.values() for id_ in of_speaker]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"`{name}`" for name in names[:_SHOWN]) + more
 
 
 def _erase_copies(cfg: Config, work: Store, removed: set[str]) -> None:

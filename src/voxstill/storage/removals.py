@@ -2,19 +2,25 @@
 
 A removal names an utterance or a recording. In a table that has the utterance it is that one; in a table of another
 segmentation, and in copies of the file under other addresses, it is every utterance that overlaps it.
+
+The record only grows. Where tables know of removals that it lacks, it is refused: what is missing would come back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from voxstill.core.records import Split, Utterance, fingerprint
-from voxstill.storage import tables
+from voxstill.core.errors import DataError, VoxstillError
+from voxstill.core.records import Label, Split, Utterance, fingerprint
+from voxstill.storage import tables, workdir
+from voxstill.storage.figures import LabelFigures, VerdictFigures
 from voxstill.storage.store import Store
+from voxstill.storage.workdir import Figures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +29,8 @@ PREFIX = "removed"
 """Where the record lies. A part is named after what is in it."""
 REMOVED = "removed"
 """Error of the label of a removed utterance."""
+DAMAGED = ".damaged"
+"""What is added to the name of a damaged part once its removals were recorded again."""
 UTTERANCES = "utterances"
 """The prefix of all tables of utterances."""
 Stretch = tuple[int | None, int, int]
@@ -71,21 +79,63 @@ def overlap(first: Stretch, second: Stretch) -> bool:
 
 
 def record(work: Store) -> list[Removal]:
-    """Every removal in a work folder."""
-    return list(tables.read(work, PREFIX, Removal))
+    """Every removal in a work folder; DataError as of `check`."""
+    check(work)
+    return read(work)[0]
 
 
-def append(work: Store, removals: Sequence[Removal]) -> None:
-    """Add removals to the record."""
-    data = tables.to_parquet(removals, Removal)
-    work.create(f"{PREFIX}/{fingerprint(*map(tables.to_columns, removals))}.parquet", data)
+def read(work: Store) -> tuple[list[Removal], dict[str, str]]:
+    """The removals in all parts of the record that are whole, and why each of the others is not, by its key."""
+    removals, faults = list[Removal](), dict[str, str]()
+    for key in tables.parts(work, PREFIX):
+        try:
+            removals += tables.from_parquet(work.read(key), Removal, work.uri(key))
+        except DataError as error:
+            faults[key] = error.why or error.what
+    return removals, faults
+
+
+def append(work: Store, removals: Sequence[Removal], damaged: Iterable[str] = ()) -> None:
+    """Add removals to the record, then rename the damaged parts of it, so that they are parts no more."""
+    added = f"{PREFIX}/{fingerprint(*map(tables.to_columns, removals))}.parquet"
+    work.replace(added, tables.to_parquet(removals, Removal))  # where such a part was there, it was damaged
+    for key in damaged:
+        if key != added:
+            work.replace(f"{key}{DAMAGED}", work.read(key))
+            work.delete(key)
+
+
+def check(work: Store) -> None:
+    """DataError where a part of the record is damaged, or `lacking` knows of one that is missing."""
+    _check(work, _state(work))
+
+
+def refused(work: Store, faults: Mapping[str, str]) -> DataError:
+    """The DataError for a record with these faults, by their keys."""
+    [(key, why), *more] = faults.items()
+    return DataError(
+        f"the record of removed utterances is broken: `{work.uri(key)}`"
+        + (f" and {len(more):,} more files" if more else ""),
+        code="removal-record",
+        why=f"{why}; without it removed voices would come back",
+        fix=fix(work),
+    )
+
+
+def fix(work: Store) -> str:
+    """What to do about a broken record."""
+    again = f"`voxstill remove {work.root} --ids FILE` with the ids of all that was ever removed"
+    return f"put a copy of it back; or, before anything else, run {again}"
 
 
 def of(work: Store, utterances: str = UTTERANCES) -> Mapping[str, Split]:
-    """The removed utterances of a table, or of all tables below a prefix: the split of each by its id."""
-    if next(work.list(PREFIX), None) is None:
-        return {}
-    return _of(work.root, utterances, tables.parts_hash(work, PREFIX), tables.parts_hash(work, utterances))
+    """The removed utterances of a table, or of all tables below a prefix: the split of each by its id.
+
+    DataError as of `check`.
+    """
+    state = _state(work)
+    _check(work, state)
+    return {} if state is None else _of(work.root, utterances, state, tables.parts_hash(work, utterances))
 
 
 def identity(removed: Iterable[str]) -> str | None:
@@ -123,11 +173,112 @@ def covered(
     return [utterance for utterance in utterances if is_covered(utterance)]
 
 
+def lacking(work: Store, removals: Sequence[Removal], *, thorough: bool = False) -> str | None:
+    """What tables know of removals that these, which are the record, lack; None where they know of none.
+
+    Labels of removed utterances say so, and verdicts count those that their scores leave out. Labels and scores are
+    read only where the figures of a finished table count removed utterances; with `thorough` all labels are.
+    """
+    labels = tables.parts(work, "labels") if thorough else _labels_of_removed(work)
+    if num := len(_labelled_removed(work, labels) - among(work, removals).keys()):
+        return f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
+    for verdicts in _finished(work, VerdictFigures):
+        if verdicts.removed and (num := verdicts.removed - _num_left_out(work, verdicts, removals)) > 0:
+            return f"a file of it is missing: the verdicts {verdicts.recipe} leave {num:,} more utterances out"
+    return None
+
+
+_sound: dict[str, str | None] = {}
+"""The last state of each record that was checked; one that comes back, as a file is gone, is checked again."""
+
+
+def _check(work: Store, state: str | None) -> None:
+    """`check`, once for each state of the record."""
+    if _sound.get(work.root, "") == state:
+        return
+    removals, faults = ([], {}) if state is None else read(work)
+    if not faults and (why := lacking(work, removals)) is not None:
+        faults = {PREFIX: why}
+    if faults:
+        raise refused(work, faults)
+    _sound[work.root] = state
+
+
+def _state(work: Store) -> str | None:
+    """What changes when the record does; None where nothing was removed."""
+    return None if next(work.list(PREFIX), None) is None else tables.parts_hash(work, PREFIX)
+
+
+def _finished(work: Store, kind: type[Figures]) -> Iterator[Figures]:
+    """The figures of all finished tables of a kind; those that cannot be read are named by the check of their table."""
+    for recipe in workdir.finished_recipes(work, kind.kind):
+        with contextlib.suppress(DataError):
+            if (figures := workdir.success(work, kind, recipe)) is not None:
+                yield figures
+
+
+def _labels_of_removed(work: Store) -> list[str]:
+    """The parts of finished tables of labels with removed utterances."""
+    recipes = [figures.recipe for figures in _finished(work, LabelFigures) if figures.removed]
+    return [key for recipe in recipes for key in tables.parts(work, workdir.prefix("labels", recipe))]
+
+
+def _labelled_removed(work: Store, labels: Sequence[str]) -> set[str]:
+    """The utterances, of any table, that have a label of a removed one in these parts."""
+    import pyarrow.compute as pc
+
+    ids: set[str] = set()
+    for part in _columns(work, labels, Label, "utterance_id", "error"):
+        ids.update(part["utterance_id"].filter(pc.equal(part["error"], REMOVED)).to_pylist())  # null is no match
+    present: set[str] = set()
+    for part in _columns(work, tables.parts(work, UTTERANCES), Utterance, "id") if ids else ():
+        present.update(ids.intersection(part["id"].to_pylist()))
+    return present
+
+
+def _num_left_out(work: Store, verdicts: VerdictFigures, removals: Sequence[Removal]) -> int:
+    """How many of the utterances in the record the scores of these verdicts leave out.
+
+    Those of a table that is gone count as all; one that `voxstill verify` made again has no row of them, and then the
+    record itself has the ids.
+    """
+    table = workdir.prefix("utterances", verdicts.utterances)
+    if not tables.parts(work, table):
+        return verdicts.removed or 0
+    absent = {removal.id for removal in removals if not removal.is_recording} - among(work, removals).keys()
+    left_out = among(work, removals, table).keys() | absent
+    for part in _columns(
+        work, tables.parts(work, workdir.prefix("scores", verdicts.scores)), _ScoredId, "utterance_id"
+    ):
+        left_out -= set(part["utterance_id"].to_pylist())
+    return len(left_out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScoredId:
+    """Of a score the column that is read here."""
+
+    utterance_id: str
+
+
+def _columns(work: Store, keys: Sequence[str], kind: type, *names: str) -> Iterator[pa.Table]:
+    """Columns of parts; those that are broken are named by the check of their table."""
+    for key in keys:
+        with contextlib.suppress(VoxstillError):
+            yield from tables.columns(work, [key], kind, names)
+
+
 @functools.lru_cache(maxsize=16)
 def _of(root: str, utterances: str, removed: str, listing: str) -> Mapping[str, Split]:
     """`of`, read once for each state of the record and of the table, which `removed` and `listing` stand for."""
     work = Store(root)
-    removals = record(work)
+    return among(work, read(work)[0], utterances)
+
+
+def among(work: Store, removals: Sequence[Removal], utterances: str = UTTERANCES) -> Mapping[str, Split]:
+    """`of`, for these removals."""
+    if not removals:
+        return {}
     splits: dict[str, Split] = {}
     by_table: dict[str, list[str]] = {}
     for key in tables.parts(work, utterances):
