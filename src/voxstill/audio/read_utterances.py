@@ -32,6 +32,10 @@ RETRY_PAUSES_S = (0.5, 2.0)
 _RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 
+class ChangedError(DataError):
+    """A recording is another than was indexed: what is known of its utterances is not of this audio."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work.
@@ -151,7 +155,7 @@ class Decode(StageWork):
         self._decoder.close()
 
 
-def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> DataError | None:
+def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> ChangedError | None:
     """The error of a recording that has changed since it was indexed under this id; None where it has not.
 
     A file on this machine of another etag has not where `contents` know that its content is the same.
@@ -166,7 +170,9 @@ def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) 
     if contents is not None and is_local(blob.uri) and contents.is_same(indexed_as, content_hash(blob.data)):
         return None
     why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
-    return DataError("changed since it was indexed", code="source-changed", why=why, fix="run `voxstill index` again")
+    return ChangedError(
+        "changed since it was indexed", code="source-changed", why=why, fix="run `voxstill index` again"
+    )
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:

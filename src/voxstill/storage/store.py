@@ -151,6 +151,13 @@ class Store:
                     raise storage_error("remove", self.uri(key), error) from None
             retries.pause()
 
+    def copy(self, key: str, to: str) -> None:
+        """Copy `key` whole to `to`, over what was there, without reading it where the storage can do that."""
+        try:
+            client(self._base).copy(self._path(key), self._path(to))
+        except Exception:  # no hard links, a server that cannot copy, or more bytes than it copies at once
+            self.replace(to, self.read(key))
+
     def upload(self, key: str, path: Path) -> None:
         """Write `key` whole from a file of any size, over what was there."""
         try:
