@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,27 @@ def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config) -> None
     assert files(cfg) == before
 
 
+def test_utterances_whose_files_are_not_there_are_named_and_taken_in_later(
+    cfg: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a folder a file that is missing is not asked for: its utterances are in the table again after an index."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.wav").write_bytes(wav(300 + 10 * number))
+    cfg = changed(cfg, f"work={tmp_path / 'other'}", f"source.uri={folder}")
+    index(cfg)
+    part = one(cfg, "utterances/*/*.parquet")
+    flip(part, part.stat().st_size // 2)
+    (folder / "3.wav").rename(tmp_path / "3.wav")
+    with caplog.at_level("ERROR", logger="voxstill"):
+        logging.getLogger("voxstill").propagate = True
+        repaired(cfg)
+    assert "holds 3 utterances, and held 4" in caplog.text
+    (tmp_path / "3.wav").rename(folder / "3.wav")
+    assert index(cfg).utterances == 4
+
+
 def test_labels_stay_where_the_teacher_cannot_be_asked(cfg: Config) -> None:
     part = one(cfg, "labels/*/*.parquet")
     flip(part, part.stat().st_size // 2)
@@ -213,22 +235,22 @@ def end_at(moment: int, patched: pytest.MonkeyPatch) -> None:
         patched.setattr(Store, name, ending(getattr(Store, name)))
 
 
-STRUCK = ["shards/*/*.parquet", "scores/*/*.parquet", "utterances/*/*.parquet", "shards/*/_base.json"]
-"""The last is mended by making all of the table again."""
+STRUCK = {"shards/*/*.parquet": 1, "scores/*/*.parquet": 3, "utterances/*/*.parquet": 2, "shards/*/_base.json": 4}
+"""What is broken, and every which moment is tried. The last is mended by making all of the table again."""
 
 
 @pytest.mark.parametrize("pattern", STRUCK)
 def test_a_repair_that_is_killed_at_any_moment_loses_nothing(
     cfg: Config, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before the n-th write or removal of a key, for every n; then the next repair goes on."""
+    """Killed before the n-th write or removal of a key; then the next repair goes on."""
     part = one(cfg, pattern)
     whole = content(cfg)
     flip(part, 0 if part.suffix == ".json" else part.stat().st_size // 2)
     struck = Path(cfg.work).with_name("struck")
     shutil.copytree(cfg.work, struck)
     broken = files(cfg)
-    for moment in range(200):
+    for moment in range(0, 200, STRUCK[pattern]):
         shutil.rmtree(cfg.work)
         shutil.copytree(struck, cfg.work)
         with monkeypatch.context() as patched:

@@ -71,7 +71,8 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> list[str]:
         is_all = is_doubled or is_unknown or is_baseless or not is_made
         removed = _files(Store(cfg.work), table) if is_all else _broken_files(kind, recipe, of_table)
         _make_again(cfg, kind, recipe, removed, is_all=is_all)
-        written += [key for key in removed if key.endswith(_PARTS) and Store(cfg.work).exists(key)]
+        again = _files(Store(cfg.work), table) if is_all else removed
+        written += [key for key in again if key.endswith(_PARTS) and Store(cfg.work).exists(key)]
     return written
 
 
@@ -138,7 +139,8 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
     """Set files of a table aside, which is then not finished any more, and run its step."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     unlabelled = _unlabelled(cfg) if kind == "shards" else None
-    labels = _labels(work, recipe) if kind == "labels" else None
+    labels = _figures(work, LabelFigures, recipe) if kind == "labels" else None
+    source = _figures(work, IndexFigures, recipe) if kind == "utterances" else None
     with lease.hold(work, table, "verify --repair") as held:
         lease.check_free(work, *lease.below(work, table))
         # alignments are made on the way to the scores
@@ -166,10 +168,27 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
         raise
     for prefix in (*above, table):  # what the step made takes its place, maybe under another name
         set_aside.drop(work, prefix)
-    now = _labels(work, recipe)
-    if labels is not None and now is not None and labels.sha256 != now.sha256:
+    _warn_of_others(work, labels)
+    _warn_of_fewer(work, source)
+
+
+def _warn_of_others(work: Store, before: LabelFigures | None) -> None:
+    now = None if before is None else _figures(work, LabelFigures, before.recipe)
+    if before is not None and now is not None and before.sha256 != now.sha256:
         log.warning(
-            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again", table
+            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again",
+            workdir.prefix("labels", before.recipe),
+        )
+
+
+def _warn_of_fewer(work: Store, before: IndexFigures | None) -> None:
+    """Of a folder or a bucket, a file that is not there is not asked for."""
+    now = None if before is None else _figures(work, IndexFigures, before.recipe)
+    if before is not None and now is not None and before.utterances > now.utterances:
+        log.error(
+            "verify: `%s` holds %d utterances, and held %d: their files are not there, or they were removed; once "
+            "these are back, `voxstill index` takes them in",
+            *(workdir.prefix("utterances", before.recipe), now.utterances, before.utterances),
         )
 
 
@@ -179,10 +198,10 @@ def _unlabelled(cfg: Config) -> str | None:
     return None
 
 
-def _labels(work: Store, recipe: str) -> LabelFigures | None:
-    """The figures of a table of labels, None where they cannot be read."""
+def _figures(work: Store, figures_type: type[workdir.Figures], recipe: str) -> workdir.Figures | None:
+    """The figures of a table, None where they cannot be read."""
     with contextlib.suppress(VoxstillError):
-        return workdir.success(work, LabelFigures, recipe)
+        return workdir.success(work, figures_type, recipe)
     return None
 
 

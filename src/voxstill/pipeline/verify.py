@@ -51,11 +51,13 @@ class VerifyResult(Result):
         return DataError.exit_code if {row.path for row in self.broken} - set(self.repaired) else 0
 
     def to_text(self) -> str:
-        """What is broken, a line for each, and the counts."""
+        """What is broken, and what was made again together with it, a line for each, and the counts."""
         lines = [
             f"{one_line(row.path)}: {one_line(row.reason)}{' (made again)' if row.path in self.repaired else ''}"
             for row in self.broken
         ]
+        broken = {row.path for row in self.broken}
+        lines += [f"{one_line(path)}: made again" for path in self.repaired if path not in broken]
         return "\n".join(
             [*lines, f"{self.checked:,} files read, {len(self.broken):,} broken, {len(self.repaired):,} made again"]
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -152,11 +153,12 @@ class Store:
             retries.pause()
 
     def copy(self, key: str, to: str) -> None:
-        """Copy `key` whole to `to`, over what was there, without reading it where the storage can do that."""
-        try:
-            client(self._base).copy(self._path(key), self._path(to))
-        except Exception:  # no hard links, a server that cannot copy, or more bytes than it copies at once
-            self.replace(to, self.read(key))
+        """Copy `key` whole to `to`, over what was there; in a folder by a link, which takes no space."""
+        if is_local(self.root):
+            with suppress(Exception):  # not every disk has links
+                client(self._base).copy(self._path(key), self._path(to))
+                return
+        self.replace(to, self.read(key))  # not every server that speaks S3 can copy, or says that it cannot
 
     def upload(self, key: str, path: Path) -> None:
         """Write `key` whole from a file of any size, over what was there."""
