@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -365,6 +366,21 @@ def test_an_utterance_whose_source_changed_is_not_left_out_of_the_shards(cfg: Co
     path.write_bytes(before)
     figures = shard(fresh)
     assert (figures.utterances, figures.dropped) == (NUM, {})
+
+
+def test_an_utterance_whose_file_decayed_is_not_left_out_of_the_shards(cfg: Config, tmp_path: Path) -> None:
+    """Its time and its size are what they were, and it cannot be decoded any more."""
+    fresh = changed(cfg, f"work={tmp_path / 'fresh'}")
+    for step in (index, label_utterances, filter_labels):
+        step(fresh)
+    path = tmp_path / "source/7.wav"
+    before, version = path.read_bytes(), path.stat()
+    path.write_bytes(b"RIFX" + before[4:])
+    os.utime(path, ns=(version.st_atime_ns, version.st_mtime_ns))
+    with pytest.raises(StorageError, match="changed"):
+        shard(fresh)
+    path.write_bytes(before)
+    assert shard(fresh).utterances == NUM
 
 
 def test_a_source_that_changed_for_good_does_not_stop_the_shards_of_the_rest(cfg: Config, tmp_path: Path) -> None:
