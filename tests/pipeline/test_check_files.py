@@ -73,10 +73,11 @@ def test_an_unpacked_copy_that_is_missing_or_broken_is_named_and_unpacked_again(
     whole = copy.read_bytes()
 
     def reason() -> str:
-        result = verify(cfg.work, cfg, repair=True)
-        assert result.exit_code == 3
-        [broken] = result.broken
+        [broken] = verify(cfg.work, cfg).broken
         assert broken.path == f"unpacked/{copy.name}"
+        result = verify(cfg.work, cfg, repair=True)
+        assert (result.exit_code, list(result.repaired)) == (0, [broken.path])
+        assert copy.read_bytes() == whole
         return broken.reason
 
     flip(copy, 600)
@@ -84,10 +85,27 @@ def test_an_unpacked_copy_that_is_missing_or_broken_is_named_and_unpacked_again(
     copy.write_bytes(whole[: len(whole) // 2])
     assert "recordings in it" in reason()
     copy.unlink()
-    assert "voxstill index" in reason()
+    assert "it is missing" in reason()
+    copy.unlink()
     index(cfg)
     assert not verify(cfg.work, cfg).broken
     assert copy.read_bytes() == whole
+
+
+def test_an_unpacked_copy_of_a_file_that_was_touched_is_unpacked_again_and_of_another_file_stays(cfg: Config) -> None:
+    copy, source = one(cfg, "unpacked/*.tar"), Path(str(cfg.source.uri))
+    whole, packed = copy.read_bytes(), source.read_bytes()
+    flip(copy, 600)
+    source.write_bytes(packed)
+    assert verify(cfg.work, cfg, repair=True).exit_code == 0
+    assert one(cfg, "unpacked/*.tar") == copy
+    assert copy.read_bytes() == whole
+    flip(copy, 600)
+    broken = copy.read_bytes()
+    source.unlink()
+    assert verify(cfg.work, cfg, repair=True).exit_code == 3
+    assert copy.read_bytes() == broken
+    assert not list(Path(cfg.work).glob("set_aside/**/*.tar"))
 
 
 def test_a_broken_note_beside_labels_does_not_end_the_check_and_is_made_again(cfg: Config) -> None:

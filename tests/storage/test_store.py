@@ -45,6 +45,18 @@ def test_what_is_written_is_read_back_whole_and_by_range(store: Store) -> None:
     assert store.read("a/b.bin") == b"new"
 
 
+def test_a_copy_is_whole_takes_the_place_of_what_was_there_and_outlives_the_first(store: Store) -> None:
+    store.replace("a/b.bin", b"first")
+    store.replace("copies/a/b.bin", b"another")
+    store.copy("a/b.bin", "copies/a/b.bin")
+    store.delete("a/b.bin")
+    assert not store.create("copies/a/b.bin", b"new")
+    assert store.read("copies/a/b.bin") == b"first"
+    assert {entry.key for entry in store.list()} == {"copies/a/b.bin"}
+    with pytest.raises(StorageError):
+        store.copy("none", "copies/none")
+
+
 def test_exactly_one_of_many_writers_of_a_key_wins_and_its_bytes_stay(store: Store) -> None:
     payloads = [bytes([i]) * 100_000 for i in range(16)]
     with ThreadPoolExecutor(16) as pool:

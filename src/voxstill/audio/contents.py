@@ -42,12 +42,20 @@ class ContentHashes:
 
     def is_same(self, recording_id: str, content: str) -> bool:
         """Return whether the recording was indexed with this content; False if its table has no hashes."""
+        return bool((self._of(recording_id) == int(content, 16)).any())
+
+    def is_other(self, recording_id: str, content: str) -> bool:
+        """Return whether the recording was indexed with other content; False if its table has no hashes."""
+        content_N = self._of(recording_id)
+        return len(content_N) > 0 and not bool((content_N == int(content, 16)).any())
+
+    def _of(self, recording_id: str) -> NDArray[np.uint64]:
         if self._sorted is None:
             self._sorted = self._read()
         id_N, content_N = self._sorted
         value = np.uint64(int(recording_id, 16))
         start, end = (int(id_N.searchsorted(value, side)) for side in ("left", "right"))
-        return bool((content_N[start:end] == int(content, 16)).any())
+        return content_N[start:end]
 
     def _read(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         ids, contents = array("Q"), array("Q")

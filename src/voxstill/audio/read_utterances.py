@@ -31,6 +31,10 @@ RETRY_PAUSES_S = (0.5, 2.0)
 _RECORDING_ID = re.compile(r"[0-9a-f]{16}")
 
 
+class ChangedError(DataError):
+    """A recording is another than was indexed: what is known of its utterances is not of this audio."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a worker reads audio: its cache, and the limits in which a recording is decoded; pickled with the work.
@@ -88,7 +92,8 @@ def samples(
             try:
                 recording_T = decode(blob.data, channel=channel, gain="none" if gain_db is None else gain_db).samples_T
             except DataError as error:  # any other is not the recording's fault
-                yield from ((utterance, error) for utterance in unchanged)
+                other = _other_content(blob, unchanged[0].recording_id, contents)
+                yield from ((utterance, other or error) for utterance in unchanged)
                 continue
             del blob  # one encoded recording less while the caller works; the allocator keeps its pages, too
             yield from ((utterance, stretch(recording_T, utterance)) for utterance in unchanged)
@@ -149,7 +154,7 @@ class Decode(StageWork):
         self._decoder.close()
 
 
-def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> DataError | None:
+def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) -> ChangedError | None:
     """The error of a recording that has changed since it was indexed under this id; None if it has not.
 
     A file on this machine of another etag has not where `contents` know that its content is the same.
@@ -163,8 +168,22 @@ def changed(blob: Blob, indexed_as: str, contents: ContentHashes | None = None) 
         return None
     if contents is not None and is_local(blob.uri) and contents.is_same(indexed_as, content_hash(blob.data)):
         return None
-    why = f"its version is now {blob.etag} and it has {blob.num_bytes} bytes"
-    return DataError("changed since it was indexed", code="source-changed", why=why, fix="run `voxstill index` again")
+    return _changed_error(f"its version is now {blob.etag} and it has {blob.num_bytes} bytes")
+
+
+def _other_content(blob: Blob, indexed_as: str, contents: ContentHashes | None) -> ChangedError | None:
+    """The error of a recording of the same time and size whose bytes are others, as on a disk that decays."""
+    if contents is None or not _RECORDING_ID.fullmatch(indexed_as):
+        return None
+    if not contents.is_other(indexed_as, content_hash(blob.data)):
+        return None
+    return _changed_error("it cannot be decoded any more, and its bytes are others")
+
+
+def _changed_error(why: str) -> ChangedError:
+    return ChangedError(
+        "changed since it was indexed", code="source-changed", why=why, fix="run `voxstill index` again"
+    )
 
 
 def stretch(recording_T: NDArray[np.int16], utterance: Utterance) -> NDArray[np.int16] | DataError:

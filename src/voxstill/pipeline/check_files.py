@@ -1,7 +1,7 @@
 """Files of a WORK that belong to no table: the record of removed utterances, judgements, and unpacked copies of
 compressed files.
 
-No step of a configuration makes the first two again, and only `voxstill index` unpacks a file once more.
+No step of a configuration makes the first two again; a file is unpacked once more by `voxstill index`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from voxstill.storage import corrections, removals, tables
 from voxstill.storage.store import Store
 from voxstill.storage.uri import ByteRange, split_range
 
-_UNPACKED = "unpacked/"
+UNPACKED = "unpacked/"
 
 
 def file_faults(work: Store) -> tuple[int, dict[str, str]]:
@@ -29,13 +29,13 @@ def file_faults(work: Store) -> tuple[int, dict[str, str]]:
         broken = {removals.PREFIX: why}
     faults = {key: f"{why}; {removals.fix(work)}" for key, why in broken.items()}
     faults |= {key: fault for key in judged if (fault := _judgement_fault(work, key)) is not None}
-    there = {entry.key: entry.num_bytes for entry in work.list(_UNPACKED)}
+    there = {entry.key: entry.num_bytes for entry in work.list(UNPACKED)}
     for key, recordings in unpacked.items():
         if key not in there:
-            faults[key] = f"{IS_MISSING}; `voxstill index` unpacks it again"
+            faults[key] = f"{IS_MISSING}; `voxstill verify --repair` unpacks it again"
         elif num := sum(_is_other(work, key, there[key], *member) for member in recordings.items()):
             why = f"{num:,} recordings in it are not those that were indexed"
-            faults[key] = f"{why}; delete it, and `voxstill index` unpacks it again"
+            faults[key] = f"{why}; `voxstill verify --repair` unpacks it again"
     return len(record) + len(judged) + len(unpacked), faults
 
 
@@ -49,12 +49,12 @@ def _judgement_fault(work: Store, key: str) -> str | None:
 
 def _unpacked(work: Store) -> Mapping[str, Mapping[ByteRange, str | None]]:
     """The recordings that lie in each unpacked copy, with the hashes of their bytes where these are known."""
-    root, tars = work.uri(_UNPACKED), dict[str, dict[ByteRange, str | None]]()
+    root, tars = work.uri(UNPACKED), dict[str, dict[ByteRange, str | None]]()
     for rows in _parts(work, "recordings", IndexRow, "uri", "content_hash"):
         for uri, content in rows:
             tar, place = split_range(uri)
             if place is not None and tar.startswith(root):
-                tars.setdefault(_UNPACKED + tar.removeprefix(root), {})[place] = content
+                tars.setdefault(UNPACKED + tar.removeprefix(root), {})[place] = content
     return tars
 
 

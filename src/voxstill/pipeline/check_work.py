@@ -166,8 +166,8 @@ class _Check:
         """Compare the tar of a shard with its sidecar, or what its samples name in tars of the source."""
         tar = sidecar.key.removesuffix(".parquet") + ".tar"
         if sidecar.rows is None:
-            if tars:  # else the audio was left in place
-                table.add(tar, "it cannot be checked without its sidecar" if tar in tars else IS_MISSING)
+            if tar in tars:  # else the sidecar may have named a tar of the source, or of an earlier generation
+                table.add(tar, "it cannot be checked without its sidecar")
             return
         samples = [tables.from_columns(row, Sample) for row in sidecar.rows.to_pylist()]
         if samples and samples[0].tar is not None:

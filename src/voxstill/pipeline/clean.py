@@ -19,7 +19,7 @@ from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import label
-from voxstill.pipeline import mixture, recipes, rounds
+from voxstill.pipeline import mixture, recipes, repair, rounds
 from voxstill.sharding import generation
 from voxstill.storage import lease, manifest, removals, shard_format, tables, workdir
 from voxstill.storage.figures import (
@@ -75,6 +75,8 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     StorageError if another process begins to write one meanwhile, DataError if there is no table at all.
     """
     work = Store(cfg.work)
+    if delete:  # what an ended repair has set aside may hold removed utterances
+        repair.settle(work)
     files = _tables(work)
     if not files:
         raise DataError(

@@ -1,7 +1,8 @@
 """Make again what is broken in a WORK, and no more: by the steps that made it, in their order.
 
-What is broken is removed together with the `_SUCCESS.json` of its table, and the step continues from there as after a
-kill. Only a configuration that makes the table can make it again: without it nothing is removed.
+What is broken is set aside together with the `_SUCCESS.json` of its table, and the step goes on from there as after a
+kill. Where the step fails, all of it comes back. Only a configuration that makes the table can make it again: without
+it nothing is removed.
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.sharding import generation
-from voxstill.storage import lease, manifest, same_audio, tables, workdir
+from voxstill.storage import lease, manifest, same_audio, set_aside, tables, workdir
 from voxstill.storage.figures import IndexFigures, Kind, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
 _DERIVED: tuple[Kind, ...] = ("scores", "verdicts", "shards")
 """Tables whose parts are cut as those that they are made of: where ids were doubled, all of it is made again."""
+_PARTS = (".parquet", ".tar")
 _ORDER: tuple[Kind, ...] = ("utterances", "labels", "alignments", *_DERIVED, "mixtures")
 
 
 @marks_children("verify")
-def repair(cfg: Config, findings: Sequence[Finding]) -> None:
+def repair(cfg: Config, findings: Sequence[Finding]) -> list[str]:
     """Make again what the configuration makes of the broken tables; names the others in the log.
 
-    What a step raises is raised: what it had to make again is then missing, and is named so by the next check.
+    Returns the keys of all parts that were made again. What a step raises is raised: its table is then as it was, but
+    for parts that were made again before.
     """
     before = {kind: _recipes(cfg, kind) for kind in _ORDER}  # labels that differ afterwards give other names
 
     def order(finding: Finding) -> tuple[int, bool, str]:  # an earlier generation of shards before the newest
         return _ORDER.index(finding.kind), finding.recipe in before[finding.kind], finding.recipe
 
-    ordered = sorted(findings, key=order)
+    ordered, written = sorted(findings, key=order), list[str]()
     for table, rows in groupby(ordered, key=attrgetter("table")):
         of_table = list(rows)
         kind, recipe = of_table[0].kind, of_table[0].recipe
@@ -64,10 +67,13 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> None:
             continue
         is_doubled = kind in _DERIVED and any(finding.is_doubled for finding in of_table)
         is_unknown = any(finding.path.endswith(f"/{generation.BASE}") for finding in of_table)
-        is_grown = is_unknown or (kind == "shards" and generation.is_grown(Store(cfg.work), table))
-        is_all = is_doubled or is_grown or not is_made
+        is_baseless = not is_unknown and kind == "shards" and not generation.has_its_base(Store(cfg.work), table)
+        is_all = is_doubled or is_unknown or is_baseless or not is_made
         removed = _files(Store(cfg.work), table) if is_all else _broken_files(kind, recipe, of_table)
-        _make_again(cfg, kind, recipe, removed)
+        _make_again(cfg, kind, recipe, removed, is_all=is_all)
+        again = _files(Store(cfg.work), table) if is_all else removed
+        written += [key for key in again if key.endswith(_PARTS) and Store(cfg.work).exists(key)]
+    return written
 
 
 def _recipes(cfg: Config, kind: Kind) -> set[str]:
@@ -120,21 +126,32 @@ def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
             work.delete(key)
 
 
-def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str]) -> None:
-    """Remove files of a table, which is then not finished any more, and run its step."""
+def settle(work: Store) -> None:
+    """Go on where a repair was ended: what it set aside and did not make again comes back."""
+    for table in set_aside.tables_kept(work):
+        with lease.hold(work, table, "verify --repair"):
+            lease.check_free(work, *lease.below(work, table))
+            for key in set_aside.settle(work, table):
+                log.warning("verify: `%s` is back as it was", key)
+
+
+def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *, is_all: bool) -> None:
+    """Set files of a table aside, which is then not finished any more, and run its step."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     unlabelled = _unlabelled(cfg) if kind == "shards" else None
-    labels = _labels(work, recipe) if kind == "labels" else None
+    labels = _figures(work, LabelFigures, recipe) if kind == "labels" else None
+    source = _figures(work, IndexFigures, recipe) if kind == "utterances" else None
     with lease.hold(work, table, "verify --repair") as held:
         lease.check_free(work, *lease.below(work, table))
-        if kind == "alignments":  # they are made on the way to the scores
-            for scores in _recipes(cfg, "scores"):
-                work.delete(f"{workdir.prefix('scores', scores)}/{tables.SUCCESS}")
-        work.delete(f"{table}/{tables.SUCCESS}")
-        for key in removed:
+        # alignments are made on the way to the scores
+        above = [workdir.prefix("scores", scores) for scores in _recipes(cfg, "scores") if kind == "alignments"]
+        keys = [*(f"{prefix}/{tables.SUCCESS}" for prefix in (*above, table)), *removed]
+        set_aside.keep(work, keys, table if is_all else None)
+        for key in keys:
             held.check()
-            log.warning("verify: `%s` is removed, to be made again", key)
             work.delete(key)
+    for key in removed:
+        log.warning("verify: `%s` is set aside, to be made again", key)
     steps: dict[Kind, Callable[[Config], object]] = {
         "utterances": index,
         "labels": label_utterances,
@@ -143,11 +160,35 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str]) ->
         "verdicts": filter_labels,
         "shards": shard_unlabelled if recipe == unlabelled else shard,
     }
-    steps[kind](cfg)
-    now = _labels(work, recipe)
-    if labels is not None and now is not None and labels.sha256 != now.sha256:
+    try:
+        steps[kind](cfg)
+    except BaseException:
+        with contextlib.suppress(VoxstillError):  # storage that is gone, or another process: the next repair does it
+            settle(work)
+        raise
+    for prefix in (*above, table):  # what the step made takes its place, maybe under another name
+        set_aside.drop(work, prefix)
+    _warn_of_others(work, labels)
+    _warn_of_fewer(work, source)
+
+
+def _warn_of_others(work: Store, before: LabelFigures | None) -> None:
+    now = None if before is None else _figures(work, LabelFigures, before.recipe)
+    if before is not None and now is not None and before.sha256 != now.sha256:
         log.warning(
-            "verify: `%s` has other labels than before: run `voxstill filter` and `voxstill shard` again", table
+            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again",
+            workdir.prefix("labels", before.recipe),
+        )
+
+
+def _warn_of_fewer(work: Store, before: IndexFigures | None) -> None:
+    """Of a folder or a bucket, a file that is not there is not asked for."""
+    now = None if before is None else _figures(work, IndexFigures, before.recipe)
+    if before is not None and now is not None and before.utterances > now.utterances:
+        log.error(
+            "verify: `%s` holds %d utterances, and held %d: their files are not there, or they were removed; once "
+            "these are back, `voxstill index` takes them in",
+            *(workdir.prefix("utterances", before.recipe), now.utterances, before.utterances),
         )
 
 
@@ -157,26 +198,26 @@ def _unlabelled(cfg: Config) -> str | None:
     return None
 
 
-def _labels(work: Store, recipe: str) -> LabelFigures | None:
-    """The figures of a table of labels, None if they cannot be read."""
+def _figures(work: Store, figures_type: type[workdir.Figures], recipe: str) -> workdir.Figures | None:
+    """The figures of a table, None if they cannot be read."""
     with contextlib.suppress(VoxstillError):
-        return workdir.success(work, LabelFigures, recipe)
+        return workdir.success(work, figures_type, recipe)
     return None
 
 
 def _files(work: Store, table: str) -> list[str]:
     """The keys of all that a table is."""
-    keys = sorted(entry.key for entry in work.list(table) if entry.key.endswith((".parquet", ".tar")))
+    keys = sorted(entry.key for entry in work.list(table) if entry.key.endswith(_PARTS))
     return [f"{table}/{manifest.NAME}", f"{table}/{generation.BASE}", *keys]
 
 
 def _broken_files(kind: Kind, recipe: str, findings: Sequence[Finding]) -> list[str]:
     """The keys of what is broken, and of what was written together with it."""
     table = workdir.prefix(kind, recipe)
-    broken = (finding.path for finding in findings if finding.path.endswith((".parquet", ".tar")))
+    broken = (finding.path for finding in findings if finding.path.endswith(_PARTS))
     stems = sorted({path.rpartition("/")[2].rpartition(".")[0] for path in broken})
     if kind == "utterances":
         return [f"{prefix}/{stem}.parquet" for stem in stems for prefix in (f"recordings/{recipe}", table)]
-    endings = (".parquet", ".tar") if kind == "shards" else (".parquet",)
+    endings = _PARTS if kind == "shards" else (".parquet",)
     notes = [finding.path for finding in findings if finding.path.endswith(f"/{same_audio.NAME}")]
     return [*notes, *(f"{table}/{stem}{ending}" for stem in stems for ending in endings)]

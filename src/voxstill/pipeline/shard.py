@@ -16,6 +16,7 @@ from voxstill import engine
 from voxstill.audio import read_utterances
 from voxstill.core import config
 from voxstill.core.config import Config
+from voxstill.core.errors import StorageError
 from voxstill.core.metrics.steps import StepMeter
 from voxstill.core.monitor import log
 from voxstill.labelling import alignment
@@ -39,6 +40,9 @@ from voxstill.sharding.label_texts import LabelTexts
 from voxstill.storage import join, lease, parts, removals, tables, workdir
 from voxstill.storage.figures import ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
+
+_IDS_SHOWN = 5
+"""Of the utterances whose source has changed; the log has all."""
 
 
 @marks_children("shard")
@@ -160,6 +164,7 @@ def _write(
     sizes = assigned.sizes
     own = {index for index in range(len(sizes)) if part is None or part.takes(f"{index:x}")}
     written: list[write.WrittenShard] = []
+    changed: list[str] = []
 
     def count_written() -> set[int]:
         there = write.written_shards(work, prefix).intersection(range(len(sizes)))
@@ -171,6 +176,10 @@ def _write(
     def commit(_: engine.Chunk, rows: Sequence[write.WrittenShard]) -> None:
         held.check()
         for row in rows:
+            if row.changed:
+                log.warning("shard: %d is not written: the source of %s has changed", row.index, ", ".join(row.changed))
+                changed.extend(row.changed)
+                continue
             written.append(row)
             meter.count_done(row.duration_ms, (reason for reason, count in row.dropped.items() for _ in range(count)))
 
@@ -182,6 +191,8 @@ def _write(
     stages = (engine.Stage(name="shard", work=writer, workers=cfg.engine.workers, resources=cfg.engine.resources),)
     with StepMeter("shard", len(own - there), "shards") as meter:
         engine.run(chunks, stages, commit, write.set_aside, cfg.engine, meter)
+    if changed:
+        raise _changed_error(changed)
     left = set(range(len(sizes))) - count_written()
     finished = part is None or parts.is_finished("shard", part, (f"{index:x}" for index in left))
     if finished:
@@ -197,6 +208,18 @@ def _write(
     if finished:
         workdir.finish(work, figures)
     return figures
+
+
+def _changed_error(ids: Sequence[str]) -> StorageError:
+    """A source may be as it was again, so this ends as where one cannot be read; all other shards are written."""
+    shown = ", ".join(f"`{id_}`" for id_ in ids[:_IDS_SHOWN]) + (", …" if len(ids) > _IDS_SHOWN else "")
+    return StorageError(
+        f"the source of {len(ids):,} utterance{'s' * (len(ids) > 1)} has changed since it was indexed",
+        code="source-changed",
+        why=f"{shown}: shards without them would be final, and no later run would take them in",
+        fix="put their files back and run `voxstill shard` again; where they have changed for good, run `voxstill "
+        "remove --ids` with these ids, then `voxstill filter` and `voxstill shard`",
+    )
 
 
 def _aligned_parts(cfg: Config, verdicts: VerdictFigures | None) -> word_times.AlignedParts | None:

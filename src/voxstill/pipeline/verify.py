@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,18 @@ from voxstill.core.result import Result
 from voxstill.core.terminal import one_line
 from voxstill.nn import loading
 from voxstill.pipeline.check_files import file_faults
+from voxstill.pipeline.check_table import Finding
 from voxstill.pipeline.check_work import check_work
+from voxstill.pipeline.rebuild_tars import rebuild_tars
 from voxstill.pipeline.repair import repair as repair_tables
+from voxstill.pipeline.repair import settle
+from voxstill.pipeline.unpack_again import unpack_again
+from voxstill.storage import set_aside
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import state
+
+_ENDED = "a repair was ended before it had made this again; `voxstill verify --repair` goes on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +51,13 @@ class VerifyResult(Result):
         return DataError.exit_code if {row.path for row in self.broken} - set(self.repaired) else 0
 
     def to_text(self) -> str:
-        """What is broken, a line for each, and the counts."""
+        """What is broken, and what was made again together with it, a line for each, and the counts."""
         lines = [
             f"{one_line(row.path)}: {one_line(row.reason)}{' (made again)' if row.path in self.repaired else ''}"
             for row in self.broken
         ]
+        broken = {row.path for row in self.broken}
+        lines += [f"{one_line(path)}: made again" for path in self.repaired if path not in broken]
         return "\n".join(
             [*lines, f"{self.checked:,} files read, {len(self.broken):,} broken, {len(self.repaired):,} made again"]
         )
@@ -71,6 +80,8 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
             )
         return check_experiment(run)
     work = Store(where)
+    if repair:
+        settle(work)
     first = check_work(work)
     num_files, faults = file_faults(work)
     if not first.checked:
@@ -80,17 +91,27 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
             why="there is nothing to check",
             fix="give a work folder or a folder below exp/",
         )
-    rows = {finding.path: finding.reason for finding in first.rows}
+    faults |= {f"{set_aside.PREFIX}/{table}": _ENDED for table in set_aside.tables_kept(work)}
+    rows = faults | {finding.path: finding.reason for finding in first.rows}
     repaired: list[str] = []
-    if repair and first.rows:
+    if repair and rows:
         for path, reason in rows.items():
             log.warning("verify: `%s` is broken: %s", path, reason)
-        repair_tables(config.changed(cfg, f"work={json.dumps(where)}"), first.rows)
-        left = {finding.path: finding.reason for finding in check_work(work).rows}
-        repaired = [path for path in rows if path not in left]
+        written = _repair(config.changed(cfg, f"work={json.dumps(where)}"), first.rows, faults)
+        left = file_faults(work)[1] | {finding.path: finding.reason for finding in check_work(work).rows}
+        repaired = [path for path in dict.fromkeys((*rows, *written)) if path not in left]
         rows |= left
-    broken = [Broken(path=path, reason=reason) for path, reason in (faults | rows).items()]
+    broken = [Broken(path=path, reason=reason) for path, reason in rows.items()]
     return VerifyResult(checked=first.checked + num_files, broken=broken, repaired=repaired)
+
+
+def _repair(cfg: Config, findings: Sequence[Finding], faults: Iterable[str]) -> list[str]:
+    """Repair sources before what is made of them, and tars before the steps; returns the keys that were written."""
+    unpacked = unpack_again(cfg, faults)
+    tars = rebuild_tars(cfg, findings)
+    if tars:  # shards of other generations name them
+        findings = check_work(Store(cfg.work)).rows
+    return [*unpacked, *tars, *(repair_tables(cfg, findings) if findings else ())]
 
 
 def check_experiment(run: RunDir) -> VerifyResult:

@@ -62,9 +62,10 @@ def source_of(work: Store, prefix: str) -> str | None:
     return None if (source := note.get("source")) is None else str(source)
 
 
-def is_grown(work: Store, prefix: str) -> bool:
-    """Whether the shards below `prefix` name tars of an earlier generation."""
-    return (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe") is not None
+def has_its_base(work: Store, prefix: str) -> bool:
+    """Whether the shards below `prefix` go on from none, or from a generation that is finished: their plan is known."""
+    recipe = (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe")
+    return recipe is None or work.exists(f"{workdir.prefix('shards', str(recipe))}/{tables.SUCCESS}")
 
 
 def reusable(

@@ -39,7 +39,7 @@ _UNCUT = "not cut when the shard was written"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenShard:
-    """What one shard holds; `dropped` counts utterances whose audio is not what it was, by reason."""
+    """What one shard holds; `dropped` counts utterances whose audio cannot be used, by reason."""
 
     index: int
     utterances: int
@@ -48,6 +48,8 @@ class WrittenShard:
     dropped: Mapping[str, int]
     uncut: Mapping[str, int]
     """Utterances longer than `shard.max_ms`, by what kept them from being cut."""
+    changed: Sequence[str] = ()
+    """Utterances whose source has changed since it was indexed: then nothing of the shard was written."""
 
 
 @dataclass
@@ -117,8 +119,9 @@ def write_shard(
 ) -> WrittenShard:
     """Write shard `index` unless it is there already; the sidecar, written last, is the commit.
 
-    An utterance without a label has an empty text. One whose audio is not what it was is counted with its reason.
-    StorageError if audio cannot be read, which may pass: a shard without it would be final.
+    An utterance without a label has an empty text. One whose audio cannot be used is counted with its reason. Where a
+    source has changed since it was indexed nothing is written, and StorageError if one cannot be read: both may
+    pass, and a shard without the audio would be final.
     """
     sidecar, tar = f"{prefix}/{shard_format.sidecar_name(index)}", f"{prefix}/{shard_format.tar_name(index)}"
     if work.exists(sidecar):
@@ -131,7 +134,10 @@ def write_shard(
     else:
         audio = read_utterances.samples(utterances, cache, decode, contents)
     labelled = functools.partial(_labelled, shorter, exponent=cfg.confidence_weight)
-    encoded, dropped = _encode_all(audio, cfg)
+    encoded, dropped, changed = _encode_all(audio, cfg)
+    if changed:
+        ids = tuple(dict.fromkeys(shorter.cut_from.get(id_) or id_ for id_ in changed))
+        return WrittenShard(index=index, utterances=0, duration_ms=0, num_bytes=0, dropped={}, uncut={}, changed=ids)
     if cfg.format == "in_place":
         placed = sorted((sample for sample, _ in labelled(encoded)), key=lambda row: row.offset)
         rows = [dataclasses.replace(row, crc32=crc32_of[row.id]) for row in placed]
@@ -172,11 +178,15 @@ def written_counts(work: Store, prefix: str, planned: Mapping[int, int], max_ms:
 
 def _encode_all(
     audio: Iterator[tuple[Utterance, NDArray[np.int16] | VoxstillError]], cfg: Shard
-) -> tuple[dict[str, tuple[Sample, bytes]], dict[str, int]]:
-    """Audio of each utterance by id, as a sample and its encoded bytes, and why some have none."""
+) -> tuple[dict[str, tuple[Sample, bytes]], dict[str, int], list[str]]:
+    """Audio of each utterance by id, as a sample and its encoded bytes; why some have none; and those that changed."""
     encoded: dict[str, tuple[Sample, bytes]] = {}
     dropped: Counter[str] = Counter()
+    changed: list[str] = []
     for utterance, samples_T in audio:
+        if isinstance(samples_T, read_utterances.ChangedError):
+            changed.append(utterance.id)
+            continue
         if isinstance(samples_T, DataError):
             dropped[samples_T.what] += 1
             continue
@@ -199,7 +209,7 @@ def _encode_all(
             encoded[utterance.id] = _in_place(sample, utterance.uri), b""
         else:
             encoded[utterance.id] = sample, codec.encode(samples_T, cfg.format)
-    return encoded, dict(dropped)
+    return encoded, dict(dropped), changed
 
 
 def _in_place(sample: Sample, uri: str) -> Sample:

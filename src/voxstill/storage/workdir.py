@@ -24,7 +24,7 @@ Figures = TypeVar("Figures", bound=TableFigures)
 OWN_NAMES = frozenset(
     (
         *get_args(Kind),
-        *("leases", "unpacked", "removed", "corrections", "explorer", "control", "control.json", "logs"),
+        *("leases", "unpacked", "set_aside", "removed", "corrections", "explorer", "control", "control.json", "logs"),
     )
 )
 """What lies directly in a work folder."""
