@@ -20,8 +20,8 @@ from voxstill.core import pcm
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, VoxstillError
-from voxstill.core.monitor import Progress
-from voxstill.core.records import RATE_HZ, Word
+from voxstill.core.monitor import Progress, log
+from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.decoding import recognizer
 from voxstill.pipeline import recordings
@@ -45,8 +45,9 @@ _MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]"
 class Transcript(Result):
     """What was said in one recording: its text, and its words with their times from the start of the recording.
 
-    Where the audio cannot be read, `text` is None and `error` says why. Where it is truncated or damaged, the text is
-    that of the audio that there is, and `warning` says what is wrong.
+    Where the audio cannot be read or transcribed, `text` is None and `error` says why. Where it is truncated or
+    damaged, the text is that of the audio that there is, and `warning` says what is wrong; so it does where some of its
+    utterances cannot be transcribed.
 
     >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
     >>> [transcript] = recognizer.transcribe(b"no audio")
@@ -70,7 +71,7 @@ class Transcript(Result):
             return json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="backslashreplace").decode()
         if form == "text":
             return self.text or ""
-        return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words))
+        return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words, self.duration_ms))
 
     def to_text(self) -> str:
         """The text alone."""
@@ -118,6 +119,23 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
             )
         student = recognizer.student(cfg.decode, folder, **options)
         student.load()
+    if (limit_ms := student.max_duration_ms) is not None and cfg.segment.max_ms > limit_ms:
+        log.warning(
+            "`%s` takes at most %g s at once: audio is cut to that, and not to `segment.max_ms`, which is %d",
+            *(redact_uri(model), limit_ms / 1000, cfg.segment.max_ms),
+        )
+    return student
+
+
+def load_live_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recognizer:
+    """Load a recogniser as `load_recognizer` does, for live audio; the log says where `decode` makes words late."""
+    student = load_recognizer(cfg, model, **options)
+    if student.chunk_ms is not None and student.stream_ms is None:
+        log.warning(
+            "`%s` does not write while it listens, as `decode.beam` is %d: live audio is transcribed again every %d ms,"
+            " and words come later",
+            *(redact_uri(model), cfg.decode.beam, cfg.serve.partial_every_ms),
+        )
     return student
 
 
@@ -135,6 +153,7 @@ class Recognizer:
     def __init__(self, model: str | Path, cfg: Config | None = None, reader: AudioReader | None = None) -> None:
         self._cfg = cfg or Config()
         self._student = load_recognizer(self._cfg, str(model))
+        self._segment = self._cfg.segment.at_most(self._student.max_duration_ms)
         self._reader = reader or AudioReader(self._cfg)
 
     @classmethod
@@ -183,7 +202,7 @@ class Recognizer:
         """Add the utterances of a recording to those that are transcribed together, which are as many as fit."""
         samples_T = decoded.samples_T
         draft.duration_ms, draft.warning = pcm.samples_to_ms(len(samples_T)), decoded.warning
-        for start, end in [] if decoded.is_silent else vad.segment(samples_T, self._cfg.segment):
+        for start, end in [] if decoded.is_silent else vad.segment(samples_T, self._segment):
             if group.utterances and group.duration_ms + end - start > GROUP_MS:
                 self._transcribe_group(group)
             utterance_T = samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
@@ -197,33 +216,38 @@ class Recognizer:
             [f"{utterance.draft.audio}:{utterance.start_ms}" for utterance in utterances],
         )
         for utterance, hypothesis in zip(utterances, hypotheses, strict=True):
-            draft = utterance.draft
-            draft.texts += [hypothesis.text] if hypothesis.text else []
-            draft.words += hypothesis.words_within(utterance.start_ms, utterance.end_ms)
+            utterance.draft.outputs.append((utterance.start_ms, utterance.end_ms, hypothesis))
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A transcript to which the words of its utterances are added, in order."""
+    """A transcript that grows by the hypotheses of its utterances, in order, with their starts and ends in ms."""
 
     audio: str
     duration_ms: int | None = None
-    texts: list[str] = field(default_factory=list)
-    words: list[Word] = field(default_factory=list)
+    outputs: list[tuple[int, int, Hypothesis]] = field(default_factory=list)
     error: str | None = None
     warning: str | None = None
 
     def transcript(self) -> Transcript:
-        """The transcript, once all utterances are transcribed."""
-        if self.error is not None:
-            return Transcript(audio=self.audio, text=None, error=self.error)
+        """The transcript, once all utterances are transcribed; one of which all have failed has an error."""
+        written = [output for output in self.outputs if output[2].failure is None]
+        failures = [
+            f"{start_ms / 1000:g} to {end_ms / 1000:g} s cannot be transcribed: {hypothesis.failure}"
+            for start_ms, end_ms, hypothesis in self.outputs
+            if hypothesis.failure is not None
+        ]
+        if self.error is not None or (failures and not written):
+            return Transcript(audio=self.audio, text=None, error=self.error or "; ".join(failures))
         return Transcript(
             audio=self.audio,
-            text=" ".join(self.texts),
+            text=" ".join(hypothesis.text for *_, hypothesis in written if hypothesis.text),
             duration_ms=self.duration_ms,
-            words=tuple(self.words),
+            words=tuple(
+                word for start_ms, end_ms, hypothesis in written for word in hypothesis.words_within(start_ms, end_ms)
+            ),
             error=None,
-            warning=self.warning,
+            warning="; ".join(filter(None, [self.warning, *failures])) or None,
         )
 
 

@@ -57,7 +57,8 @@ class Transcriptions:
             request.state.model, request.state.version = version.model, version.name
             hints = hints_for(version, form.language, form.keywords)
             self._refuse_overload(version, 0.0)
-            upload = await stack.enter_async_context(self._decoder.decode(form.file, form.segment))
+            segment = form.segment.at_most(version.max_duration_ms)
+            upload = await stack.enter_async_context(self._decoder.decode(form.file, segment))
             diarizer = self._diarizer if form.response_format == "diarized_json" else None
             diarizing_s = 0.0 if diarizer is None else diarizer.waiting_s
             self._refuse_overload(version, min(upload.duration_ms, REQUEST_MS) / 1000, diarizing_s)
@@ -76,7 +77,9 @@ class Transcriptions:
             if form.response_format in ("json", "verbose_json", "diarized_json"):
                 return JSONResponse(answers.as_json(form, done, upload.duration_ms), headers=headers)
             media_type = "text/vtt" if form.response_format == "vtt" else "text/plain"
-            return PlainTextResponse(answers.plain(form, done), headers=headers, media_type=media_type)
+            return PlainTextResponse(
+                answers.plain(form, done, upload.duration_ms), headers=headers, media_type=media_type
+            )
 
     async def _form(self, request: Request) -> FormData:
         most_mb = self._cfg.serve.max_upload_mb
@@ -120,8 +123,8 @@ class Transcriptions:
                 span_ms, speaker, task = ahead.popleft()
                 hypothesis = await task
                 ahead_ms -= _length_ms(span_ms)
-                if hypothesis.error is not None and hypothesis.error != "no audio":
-                    raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.error}", param="file")
+                if hypothesis.failure is not None:
+                    raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.failure}", param="file")
                 yield TranscribedUtterance(span_ms=span_ms, hypothesis=hypothesis, speaker=speaker)
         finally:
             for *_, task in ahead:
