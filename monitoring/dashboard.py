@@ -1,6 +1,6 @@
 """The Grafana dashboard, from one table of panels: `python monitoring/dashboard.py` writes it.
 
-A test asks a real Prometheus for every query here, after a real labelling and a real training.
+Tests ask a real Prometheus for every query here, after a real labelling, a real training and requests to a server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Panel:
     query: str
     legend: str
     needs: str = ""
-    """What a machine must have for the query to return anything: `GPU` or `engine`."""
+    """What there must be for the query to return anything: `GPU`, `engine` or `server`."""
 
     @property
     def expression(self) -> str:
@@ -68,7 +68,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Times real time",
             "short",
             "Seconds of audio for each second, all workers together.",
-            "rate(voxstill_audio_seconds_total{RUN}[$__rate_interval])",
+            'rate(voxstill_audio_seconds_total{RUN,step!=""}[$__rate_interval])',
             "{{step}}",
         ),
         Panel(
@@ -223,6 +223,57 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "(time() - voxstill_train_last_step_timestamp_seconds{RUN}) "
             "* on (job, instance, run, experiment) group_left () voxstill_train_running{RUN}",
             "rank {{rank}}",
+        ),
+    ),
+    "Serving": (
+        Panel(
+            "Requests a second",
+            "reqps",
+            "Answered, also with an error; that of a live session is not among them.",
+            'sum by (run, model, version) (rate(voxstill_requests_total{RUN,endpoint=~"/v1/.*"}[$__rate_interval]))',
+            "{{model}} {{version}}",
+            needs="server",
+        ),
+        Panel(
+            "Errors a second",
+            "reqps",
+            "Answers with a status of 400 or more: 408 where uploads stall, 429 where too much audio waits.",
+            'sum by (run, status) (rate(voxstill_requests_total{RUN,status=~"[45].."}[$__rate_interval]))',
+            "{{status}}",
+            needs="server",
+        ),
+        Panel(
+            "Audio that waits",
+            "s",
+            "For each version; above `serve.max_queue_s` requests are refused.",
+            "voxstill_queue_seconds{RUN}",
+            "{{model}} {{version}}",
+            needs="server",
+        ),
+        Panel(
+            "Times real time, served",
+            "short",
+            "Seconds of audio that are transcribed in each second.",
+            'rate(voxstill_audio_seconds_total{RUN,model!=""}[$__rate_interval])',
+            "{{model}} {{version}}",
+            needs="server",
+        ),
+        Panel(
+            "Latency of 19 in 20",
+            "s",
+            "From the last byte of a request to the last byte of its answer, at most, for 95 % of the requests.",
+            "histogram_quantile(0.95, "
+            "sum by (run, model, le) (rate(voxstill_request_seconds_bucket{RUN}[$__rate_interval])))",
+            "{{model}}",
+            needs="server",
+        ),
+        Panel(
+            "Requests and sessions under way",
+            "short",
+            "Requests of each version, and live sessions.",
+            "voxstill_requests_in_flight{RUN} or voxstill_realtime_sessions{RUN}",
+            "{{model}} {{version}}",
+            needs="server",
         ),
     ),
     "GPUs": (

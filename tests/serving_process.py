@@ -6,10 +6,11 @@ import contextlib
 import io
 import json
 import os
+import resource
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -67,7 +68,11 @@ class ServerProcess:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, models: Sequence[object], *settings: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    models: Sequence[object],
+    *settings: str,
+    environment: Mapping[str, str] | None = None,
+    command: Callable[[Sequence[object]], None] = forked.command,
 ) -> Iterator[ServerProcess]:
     """A server that is ready, and killed at the end of the block where it still runs."""
     keys = {"VOXSTILL_API_KEYS": f"another-key,{API_KEY}", "VOXSTILL_ADMIN_KEY": ADMIN_KEY}
@@ -75,7 +80,7 @@ def serving(
     options = [option for setting in settings for option in ("--set", setting)]
     arguments = ["serve", *map(str, models), "--port", "0", "--json", *options]
     variables = os.environ | (keys if environment is None else environment)
-    process = forked.start(forked.command, arguments, log=log, output=output, environment=variables)
+    process = forked.start(command, arguments, log=log, output=output, environment=variables)
     try:
         until(lambda: (output.exists() and output.read_text().endswith("\n")) or process.exitcode is not None, 280)
         assert process.exitcode is None, log.read_text()
@@ -83,6 +88,16 @@ def serving(
     finally:
         process.kill()
         process.join()
+
+
+def command_with_small_limits(arguments: Sequence[object]) -> None:
+    """The command line with 200 file descriptors, and with 2 s where a client may be silent for 30."""
+    from voxstill.core import asgi
+    from voxstill.serving import receiving
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    asgi.HEAD_S = receiving.STALLED_S = 2.0
+    forked.command(arguments)
 
 
 def samples_of(*texts: str) -> NDArray[np.int16]:

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from command_lines import parse
 from voxstill import cli
+from voxstill.audio import codec
 from voxstill.core.config import explain
 
 
@@ -199,3 +201,34 @@ def test_an_error_with_any_character_is_printed() -> None:
     assert process.returncode == 2
     assert "unknown section `filtr" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+OF_A_WORK_FOLDER = ["index", "label", "filter", "shard", "verify", "clean", "plan", "control", "compare-teachers"]
+
+
+@pytest.mark.parametrize("command", [*OF_A_WORK_FOLDER, "explore", "remove --ids ids", "export-labels --output out"])
+def test_without_a_work_folder_both_ways_to_name_one_are_said(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command.split()) == 2
+    message = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "there is no work folder: name WORK, or set `work` in the configuration" in message
+
+
+def test_the_configuration_may_name_work_and_source(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.wav").write_bytes(codec.encode(np.ones(16_000, np.int16), "wav"))
+    (tmp_path / "all.jsonl").write_text('{"audio": "one.wav", "text": "one"}')
+    (tmp_path / "base.yaml").write_text("work: tables\nsource: {uri: all.jsonl}\nteacher: {name: echo}\n")
+    for command in ("index", "label", "verify", "clean"):
+        assert cli.main([command, "--config", "base.yaml", "--json"]) == 0, capsys.readouterr().err
+        figures = json.loads(capsys.readouterr().out)
+        if command == "index":
+            assert figures["recordings"] == 1
+    assert (tmp_path / "tables").is_dir()
+    assert cli.main(["index", "all.jsonl", "--work", "other", "--json"]) == 0
+    assert cli.main(["verify", "other"]) == 0
+    assert not (tmp_path / "work").exists()

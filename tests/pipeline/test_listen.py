@@ -68,6 +68,22 @@ def test_an_exported_student_gives_the_same_words(
     assert texts[0] == texts[1]
 
 
+def test_a_beam_is_used_for_a_streaming_student(
+    streaming_tone_student: Path, recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def text(boost_weight: int) -> str:
+        decode = f"decode={{beam: 8, boost: [du], boost_weight: {boost_weight}}}"
+        listen = ["listen", str(streaming_tone_student), "--from", str(recording), "--set", VAD, "--set", decode]
+        assert cli.main([*listen, "--json"]) == 0
+        output = capsys.readouterr()
+        assert output.err.count("words come later") == 1
+        rows = [json.loads(line) for line in output.out.splitlines()]
+        check(rows)
+        return " ".join(row["text"] for row in rows if "text" in row)
+
+    assert text(30).count("du") > text(0).count("du")
+
+
 def test_a_server_does_the_same(
     tone_student: Path,
     recording: Path,

@@ -99,6 +99,21 @@ def test_streams_side_by_side_do_not_hear_one_another(both: ServerProcess) -> No
             assert together == later != ""
 
 
+def test_with_a_beam_live_texts_are_those_of_the_search_too(
+    both: ServerProcess, exported_streaming_tone_student: Path, tmp_path: Path
+) -> None:
+    with session(both, "onnx") as live:
+        greedy = speak_to(live, *LONG)[-1]["transcript"]
+    boost = "decode={beam: 8, boost: [du], boost_weight: 30}"
+    with serving(tmp_path, [f"onnx={exported_streaming_tone_student}"], boost) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+        text = client.audio.transcriptions.create(model="onnx", file=("a.wav", wav_of(*LONG))).text
+        assert text != greedy
+        with session(server, "onnx") as live:
+            assert speak_to(live, *LONG)[-1]["transcript"] == text
+        assert server.log.read_text().count("does not write while it listens, as `decode.beam` is 8") == 1
+
+
 def test_with_keywords_it_is_heard_as_any_student(both: ServerProcess) -> None:
     with session(both, "onnx", keywords=["mi mi"]) as client:
         assert speak_to(client, TEXTS[0])[-1]["transcript"]

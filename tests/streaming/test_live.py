@@ -118,6 +118,20 @@ def test_words_are_interim_until_three_hypotheses_agree_and_the_end_leaves_none(
     ]
 
 
+@pytest.mark.parametrize("block", [100, 1600, 16_000])
+@pytest.mark.parametrize("endpointing", [True, False])
+def test_no_part_is_longer_than_the_longest_utterance(speech: NDArray[np.int16], block: int, endpointing: bool) -> None:
+    live, parts = LiveTranscription(Segment(max_ms=1000), 100, endpointing=endpointing), list[int]()
+    for start in range(0, len(speech), block):
+        live.feed(speech[start : start + block])
+        if start + block >= len(speech):
+            live.commit()
+        while (part := live.next_part()) is not None:
+            parts.append(len(part.samples_T))
+            live.answer(part, Hypothesis(id="h", text=""))
+    assert max(parts) <= pcm.ms_to_samples(1000)
+
+
 def test_the_segment_is_transcribed_again_as_it_grows_and_once_as_a_whole(speech: NDArray[np.int16]) -> None:
     live = LiveTranscription(SEGMENT, 240, endpointing=False)
     lengths, extents = [], []

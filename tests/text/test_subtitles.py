@@ -59,6 +59,28 @@ def test_the_limits_hold_and_no_word_is_lost(spoken: list[Word]) -> None:
 
 
 @settings(deadline=None)
+@given(st.one_of(RANDOM_WORDS, speech()), st.integers(0, 2000))
+def test_no_cue_ends_after_the_audio(spoken: list[Word], rest_ms: int) -> None:
+    duration_ms = max((word.end_ms for word in spoken), default=0) + rest_ms
+    result, unlimited = cues(spoken, duration_ms), cues(spoken)
+    assert [cue.text for cue in result] == [cue.text for cue in unlimited]
+    for cue in result:
+        assert 0 <= cue.start_ms <= cue.end_ms <= duration_ms
+    for before, after in pairwise(result):
+        assert before.end_ms <= after.start_ms
+    if all(cue.end_ms <= duration_ms for cue in unlimited):
+        assert result == unlimited
+
+
+def test_the_long_text_of_short_audio_ends_with_it() -> None:
+    text = " ".join(["ba du ko mi"] * 20)
+    result = cues([Word(text=text, start_ms=0, end_ms=1384)], 1384)
+    assert len(result) > 2
+    assert result[-1].end_ms == 1384
+    assert all(cue.start_ms < cue.end_ms for cue in result)
+
+
+@settings(deadline=None)
 @given(speech())
 def test_words_of_speech_stay_whole_and_none_is_shown_long_before_it_is_spoken(spoken: list[Word]) -> None:
     result = cues(spoken)

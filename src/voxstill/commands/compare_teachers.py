@@ -7,14 +7,14 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, command, price, work_override, write_page
+from voxstill.core.command import CommonOptions, WorkArgument, command, price, write_page
 from voxstill.core.result import Result
 
 
 @command("compare-teachers", panel="Corpus", position=4)
 def compare_teachers(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     recipes: Annotated[
         list[str] | None, Argument(metavar="RECIPE", help="Recipes of finished labels; default: all of them.")
     ] = None,
@@ -24,7 +24,7 @@ def compare_teachers(
     ] = None,
 ) -> Result:
     """Compare the labels of several teachers: agreement, error rate, speed and cost."""
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     from voxstill.pipeline import compare_teachers as comparison
 
     result = comparison.compared(cfg, recipes or [], price_per_hour)

@@ -13,7 +13,10 @@ from voxstill.core.result import Result
 @command("control", panel="Corpus", position=3)
 def control(
     options: CommonOptions,
-    folder: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
+    folder: Annotated[
+        str | None,
+        Argument(metavar="WORK_OR_EXP", show_default=False, help="Default: `work` of the configuration."),
+    ] = None,
     clear: Annotated[bool, Option("--clear", help="Withdraw all changes requested before.")] = False,
     stop_after_epoch: Annotated[
         bool, Option("--stop-after-epoch", help="Let a training end after the current epoch, as finished.")
@@ -25,6 +28,8 @@ def control(
     from voxstill.pipeline import control as job_control
     from voxstill.pipeline import control_training as training_control
 
+    if folder is None:
+        folder = options.with_work(config.load(options.config, (), world.environment())).work
     if training_control.is_experiment(folder):
         return training_control.control_training(
             folder, options.overrides, clear=clear, stop_after_epoch=stop_after_epoch

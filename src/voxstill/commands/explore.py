@@ -6,13 +6,13 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.command import CommonOptions, WorkArgument, command
 
 
 @command("explore", panel="Corpus", position=10)
 def explore(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     experiments: Annotated[
         list[str] | None,
         Argument(metavar="[EXP]...", show_default=False, help="Experiments whose students are shown side by side."),
@@ -29,6 +29,6 @@ def explore(
     from voxstill.core import monitor
     from voxstill.pipeline import explore as exploring
 
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     with monitor.describing(lambda: None):  # nothing happens while no page is open
         exploring.explore(cfg, experiments or (), port, options.show, edit=edit, judge=judge)

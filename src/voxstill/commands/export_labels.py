@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Option
 
-from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.command import CommonOptions, WorkArgument, command
 from voxstill.core.result import Result
 
 
 @command("export-labels", panel="Corpus", position=8)
 def export_labels(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
     output: Annotated[
         str, Option("--output", metavar="PATH", help="A file, or a folder for kaldi, srt and hf.", show_default=False)
     ],
+    work: WorkArgument = None,
     form: Annotated[
         Literal["jsonl", "csv", "nemo", "lhotse", "kaldi", "srt", "stm", "hf"],
         Option("--format", help="Output format."),
@@ -30,7 +30,7 @@ def export_labels(
     """Write the labels as files that other tools read."""
     from voxstill.pipeline import export_labels as exporting
 
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     return exporting.export_labels(
         cfg, output, form, scores=scores, verdicts=verdicts, kept=kept, overwrite=options.yes
     )

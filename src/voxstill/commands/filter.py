@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, BadParameter, Option
+from typer import BadParameter, Option
 
-from voxstill.core.command import CommonOptions, PartOption, command, work_override
+from voxstill.core.command import CommonOptions, PartOption, WorkArgument, command
 from voxstill.core.result import Result
 
 
 @command("filter", panel="Corpus", position=5, resumes=True)
 def filter_labels(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     tune: Annotated[bool, Option("--tune", help="Propose thresholds from human texts; filter nothing.")] = False,
     part: PartOption = None,
     partial: Annotated[
@@ -28,7 +28,7 @@ def filter_labels(
         raise BadParameter("`--tune` cannot run in parts: it measures all labels")
     if tune and report:
         raise BadParameter("`--tune` filters nothing, so there is nothing to report")
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     if tune:
         from voxstill.pipeline import tune_filter
 

@@ -6,14 +6,21 @@ from typing import Annotated
 
 from typer import Argument, BadParameter, Option
 
-from voxstill.core.command import CommonOptions, PartOption, command, override, work_override
+from voxstill.core.command import CommonOptions, PartOption, command, override
 from voxstill.core.result import Result
 
 
 @command("index", panel="Corpus", position=1, resumes=True)
 def index(
     options: CommonOptions,
-    work: Annotated[str, Option("--work", metavar="WORK", help="Folder or bucket prefix of the tables.")],
+    work: Annotated[
+        str | None,
+        Option(
+            "--work",
+            metavar="WORK",
+            help="Folder or bucket prefix of the tables; default: that of the configuration.",
+        ),
+    ] = None,
     source: Annotated[
         list[str] | None,
         Argument(
@@ -28,7 +35,7 @@ def index(
 
     if source and _has_list_of_sources(options):
         raise BadParameter("`source` of the configuration is a list: leave SOURCE out, or remove the list")
-    cfg = options.load(work_override(work), *([override("source.uri", source)] if source else []))
+    cfg = options.load_work(work, *([override("source.uri", source)] if source else []))
     if source and [one.uri for one in sources_of(cfg.source)] != [source]:
         raise BadParameter("SOURCE and `--set source` differ: give only one of them")
     if not any(one.uri for one in sources_of(cfg.source)):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from voxstill.core.command import AllowTeacherOption, CommonOptions, PartOption, command, work_override
+from voxstill.core.command import AllowTeacherOption, CommonOptions, PartOption, WorkArgument, command
 from voxstill.core.result import Result
 
 
 @command("label", panel="Corpus", position=2, resumes=True)
 def label(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     max_chunks: Annotated[
         int | None, Option("--max-chunks", metavar="N", help="Stop after N chunks; the same command resumes.")
     ] = None,
@@ -28,7 +28,7 @@ def label(
     allow_teacher: AllowTeacherOption = None,
 ) -> Result:
     """Label every utterance with a teacher."""
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     from voxstill.pipeline import label as labelling
 
     return labelling.label_utterances(

@@ -14,8 +14,13 @@ from voxstill.core.result import Result
 def plan(
     options: CommonOptions,
     where: Annotated[
-        str, Argument(metavar="WORK_OR_SIDECARS", help="Work folder, shards, or Parquet with `duration_ms`.")
-    ],
+        str | None,
+        Argument(
+            metavar="WORK_OR_SIDECARS",
+            show_default=False,
+            help="Work folder, shards, or Parquet with `duration_ms`; default: `work` of the configuration.",
+        ),
+    ] = None,
     ranks: Annotated[
         int | None,
         Option("--ranks", metavar="N", help="Training processes; default for a work folder: `train.devices`."),
@@ -40,4 +45,5 @@ def plan(
     cfg = options.load(*(f"{name}={value}" for name, value in overrides.items() if value is not None))
     from voxstill.pipeline import plan as planning
 
+    where = options.with_work(cfg).work if where is None else where
     return planning.plan_(where, ranks, epoch, cfg, pretrain=pretrain)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.command import CommonOptions, WorkArgument, command
 from voxstill.core.errors import ConfigError
 from voxstill.core.result import Result
 
@@ -14,7 +14,7 @@ from voxstill.core.result import Result
 @command("remove", panel="Corpus", position=8)
 def remove(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     ids: Annotated[
         str | None, Option("--ids", metavar="FILE", help="File of ids of utterances or recordings, one per line.")
     ] = None,
@@ -37,4 +37,4 @@ def remove(
             fix="give a file of ids, one per line, or the name of a speaker",
         )
     listed = [] if ids is None else removing.read_ids(ids)
-    return removing.remove(options.load(work_override(work)), listed, reason, speakers=speakers or ())
+    return removing.remove(options.load_work(work), listed, reason, speakers=speakers or ())

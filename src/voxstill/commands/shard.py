@@ -6,14 +6,14 @@ from typing import Annotated
 
 from typer import Argument, BadParameter, Option
 
-from voxstill.core.command import CommonOptions, PartOption, command, override, work_override
+from voxstill.core.command import CommonOptions, PartOption, WorkArgument, command, override
 from voxstill.core.result import Result
 
 
 @command("shard", panel="Corpus", position=6, resumes=True)
 def shard(
     options: CommonOptions,
-    work: Annotated[str, Argument(metavar="WORK", help="Work folder, or prefix of a bucket.")],
+    work: WorkArgument = None,
     more: Annotated[list[str] | None, Argument(metavar="SOURCE", help="More sources for `--from`.")] = None,
     source: Annotated[
         list[str] | None, Option("--from", metavar="SOURCE", help="Repack these tars or folders.")
@@ -34,7 +34,7 @@ def shard(
 
     if source:
         sources = [*source, *(more or [])]
-        cfg = options.load(work_override(work), override("source.uri", sources), *sharding.REPACK)
+        cfg = options.load_work(work, override("source.uri", sources), *sharding.REPACK)
         return sharding.repack(cfg)
-    cfg = options.load(work_override(work))
+    cfg = options.load_work(work)
     return sharding.shard_unlabelled(cfg, part=part) if unlabelled else sharding.shard(cfg, part=part)

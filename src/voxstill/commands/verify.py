@@ -6,17 +6,21 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, command, work_override
+from voxstill.core.command import CommonOptions, command
 from voxstill.core.result import Result
 
 
 @command("verify", panel="Corpus", position=7)
 def verify(
     options: CommonOptions,
-    where: Annotated[str, Argument(metavar="WORK_OR_EXP", show_default=False)],
+    where: Annotated[
+        str | None,
+        Argument(metavar="WORK_OR_EXP", show_default=False, help="Default: `work` of the configuration."),
+    ] = None,
     repair: Annotated[bool, Option("--repair", help="Make again only what is broken.")] = False,
 ) -> Result:
     """Compare what is on disk with what was written, to the last byte of the shards."""
     from voxstill.pipeline import verify as verifying
 
-    return verifying.verify(where, options.load(work_override(where)), repair=repair)
+    cfg = options.load_work(where)
+    return verifying.verify(cfg.work, cfg, repair=repair)

@@ -52,7 +52,14 @@ PartOption = Annotated[
         help="Only part K of N, while other commands do the others; auto: from Slurm or Kubernetes.",
     ),
 ]
-
+WorkArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="WORK",
+        show_default=False,
+        help="Work folder, or prefix of a bucket; default: `work` of the configuration.",
+    ),
+]
 AllowTeacherOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -89,6 +96,18 @@ class CommonOptions:
         monitor.set_format(cfg.monitor.log_format)
         METRICS.add("disk of the work folder", Disk("work", cfg.work))
         endpoint.serve(cfg.monitor, _run_name(cfg))
+        return cfg
+
+    def load_work(self, work: str | None, *overrides: str) -> Config:
+        """`load` with the work folder of the command line, else of the configuration; BadParameter without either."""
+        cfg = self.load(*([] if work is None else [work_override(work)]), *overrides)
+        return self.with_work(cfg)
+
+    @staticmethod
+    def with_work(cfg: Config) -> Config:
+        """The configuration; BadParameter where neither it nor the command line has named a work folder."""
+        if "work" not in cfg.model_fields_set:
+            raise typer.BadParameter("there is no work folder: name WORK, or set `work` in the configuration")
         return cfg
 
 

@@ -24,6 +24,8 @@ RATE_HZ = 16_000
 """The one sampling rate inside voxstill; `audio.codec` brings everything to it."""
 MOST_WEIGHT = 1_000_000
 """Of an utterance's loss: far above it is infinite as float32, and one such utterance all that is learnt from."""
+NO_AUDIO = "no audio"
+"""The error of an utterance that is shorter than one feature frame."""
 
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
@@ -248,6 +250,11 @@ class Hypothesis:
     language: str | None = None
     finish: Finish = "stop"
     error: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why audio has no text; None where it has one, or where there was no audio."""
+        return None if self.error == NO_AUDIO else self.error
 
     def words_within(self, start_ms: int, end_ms: int) -> list[Word]:
         """The words, with times from the start of the recording that the utterance is a part of.

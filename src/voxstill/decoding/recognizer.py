@@ -18,7 +18,7 @@ from voxstill.core import pcm, world
 from voxstill.core.config import Decode, validated
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import log
-from voxstill.core.records import Hypothesis
+from voxstill.core.records import NO_AUDIO, Hypothesis
 from voxstill.decoding import checkpoint_files, exported
 from voxstill.decoding.loaded import LoadedCtc, LoadedModel, Samples, no_recognizer_error
 from voxstill.decoding.options import BATCH_MS, GPU_MS, WINDOWS_MS, RecognizerOptions
@@ -123,11 +123,12 @@ class Recognizer:
                 model = StreamingModel
             return model(folder, self.options, self.decoding, device, self._section)
         if self.decoding != Decode():
+            names = ", ".join(f"`{self._section}decode.{name}`" for name in self.decoding.options_set)
             raise ConfigError(
-                "the section `decode` has no effect",
+                f"the section `decode` has no effect: {names}",
                 code="option-unused",
-                why=f"`{self.options.model}` decodes by itself",
-                fix="leave the section out; a teacher has the option `num_beams`",
+                why=f"`{self.options.model}` is an encoder-decoder, which decodes by itself",
+                fix="leave it out; `voxstill serve` uses it for all its models, so serve this one on another server",
             )
         from voxstill.decoding.generate import GenerateModel
 
@@ -185,7 +186,7 @@ class Recognizer:
         """
         languages = [None] * len(samples) if languages is None else languages
         ids = [str(i) for i in range(len(samples))] if ids is None else ids
-        hypotheses = [Hypothesis(id=id_, text="", error="no audio", finish="failed") for id_ in ids]
+        hypotheses = [Hypothesis(id=id_, text="", error=NO_AUDIO, finish="failed") for id_ in ids]
         lengths, max_duration_ms = [len(samples_T) for samples_T in samples], self.max_duration_ms
         window = 0
         if max_duration_ms is not None:  # it takes windows of this length, with silence after the speech
@@ -206,6 +207,14 @@ class Recognizer:
     def chunk_ms(self) -> int | None:
         """The chunk size of a streaming student; None if the loaded model is not one."""
         return self._model.chunk_ms if isinstance(self._model, LoadedStreaming) else None
+
+    @property
+    def stream_ms(self) -> int | None:
+        """The audio after which `advance` has more words, `chunk_ms`; None where it would not decode as asked.
+
+        It is greedy: with `decode.beam` a streaming student transcribes utterances, as others do.
+        """
+        return self.chunk_ms if self.decoding.beam == 1 else None
 
     def open_stream(self) -> Stream:
         """Return a stream before its first chunk; the loaded model is a streaming student."""

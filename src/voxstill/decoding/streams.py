@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core.records import Hypothesis
+from voxstill.core.records import NO_AUDIO, Hypothesis
 from voxstill.decoding import spikes, transducer
 from voxstill.decoding.loaded import LoadedModel, Samples
 from voxstill.decoding.tokens import WORD_START, Token, hypothesis, log_softmax
@@ -152,7 +152,7 @@ class StreamDecoder:
 
     def _final(self, stream: Stream, samples_T: Samples) -> Hypothesis:
         if not stream.encoded:
-            return Hypothesis(id="", text="", error="no audio", finish="failed")
+            return Hypothesis(id="", text="", error=NO_AUDIO, finish="failed")
         log_probs_FV = self.frame_log_probs(np.concatenate(stream.encoded))
         [tokens] = transducer.timed([stream.tokens], [len(log_probs_FV)], log_probs_FV[None], self._blank_id)
         return hypothesis("", tokens, self._pieces, self._frame_ms, spikes.pauses(samples_T))

@@ -122,6 +122,8 @@ def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Uttera
             cpu_s += time.process_time() - start
             if result.error is None:
                 texts[utterance.id] = result.text
+            else:
+                unread[utterance.id] = result.error
             bar.advance(1)
     free.close()
     warnings = unread_warnings(unread, len(judged))

@@ -16,7 +16,7 @@ from voxstill.core.terminal import one_line
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader
 from voxstill.pipeline.live_results import LiveSegment, LiveWords, ShowSegment, ShowWords
-from voxstill.pipeline.transcribe import load_recognizer
+from voxstill.pipeline.transcribe import load_live_recognizer
 from voxstill.streaming.events import Event, SegmentDone, WordsAdded
 from voxstill.streaming.live import LiveTranscription
 from voxstill.streaming.part_streams import PartStreams
@@ -40,8 +40,10 @@ def listen(
 
         transcribe_by_server(target, blocks, words, segment)
         return
-    recognizer = load_recognizer(cfg, target, threads=cfg.serve.threads)
-    live = LiveTranscription(cfg.segment, recognizer.chunk_ms or cfg.serve.partial_every_ms)
+    recognizer = load_live_recognizer(cfg, target, threads=cfg.serve.threads)
+    stream_ms = recognizer.stream_ms
+    segment_options = cfg.segment.at_most(recognizer.max_duration_ms)
+    live = LiveTranscription(segment_options, stream_ms or cfg.serve.partial_every_ms)
     streams = PartStreams(recognizer.open_stream)
 
     def show(events: Sequence[Event]) -> None:
@@ -53,11 +55,11 @@ def listen(
 
     def transcribe() -> None:
         while (part := live.next_part()) is not None:
-            if recognizer.chunk_ms is None:
+            if stream_ms is None:
                 [hypothesis] = recognizer.transcribe_batch([part.samples_T])
             else:
                 [hypothesis] = recognizer.advance([streams.of(part)], [part.samples_T], [part.is_whole])
-            show(live.answer(part, hypothesis, stays=recognizer.chunk_ms is not None))
+            show(live.answer(part, hypothesis, stays=stream_ms is not None))
 
     try:
         for block_T in blocks:

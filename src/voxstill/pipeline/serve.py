@@ -16,7 +16,7 @@ from voxstill.core.result import Result
 from voxstill.core.same_origin import is_loopback
 from voxstill.decoding import exported
 from voxstill.decoding.recognizer import Recognizer
-from voxstill.pipeline.transcribe import load_recognizer
+from voxstill.pipeline.transcribe import load_live_recognizer
 
 if TYPE_CHECKING:
     from voxstill.serving.middleware import Access
@@ -106,7 +106,7 @@ def opened(cfg: Config, engine: Engine, source: str) -> Callable[[], Recognizer]
 
     check_engine(source, engine)
     options = {"batch_ms": BATCH_MS, "threads": cfg.serve.threads}
-    return functools.partial(load_recognizer, cfg, source, **options)
+    return functools.partial(load_live_recognizer, cfg, source, **options)
 
 
 def check_engine(source: str, engine: Engine) -> None:

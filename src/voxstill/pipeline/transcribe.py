@@ -13,7 +13,7 @@ from typing import Literal, Self, get_args
 from voxstill.core.arguments import whole_number
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
-from voxstill.core.monitor import Progress
+from voxstill.core.monitor import Progress, log
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
 from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.decoding import recognizer
@@ -22,7 +22,7 @@ from voxstill.pipeline.audio_input import Audio, AudioReader, exit_code, recordi
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.utterance_groups import Reading, UtteranceGroups
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local
+from voxstill.storage.uri import is_local, redact_uri
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 
@@ -35,8 +35,9 @@ _MOST_NAME_BYTES, _NOT_IN_NAMES = 200, re.compile("[\ud800-\udfff\x00-\x1f\x7f]"
 class Transcript(Result):
     """The transcript of one recording: its text, and its words with their times from the start of the recording.
 
-    Where the audio cannot be read, `text` is None and `error` says why. Where it is truncated or damaged, the text is
-    that of the audio that there is, and `warning` says what is wrong.
+    Where the audio cannot be read or transcribed, `text` is None and `error` says why. Where it is truncated or
+    damaged, the text is that of the audio that there is, and `warning` says what is wrong; so it does where some of its
+    utterances cannot be transcribed.
 
     >>> recognizer = voxstill.Recognizer.from_pretrained("exp/student")
     >>> [transcript] = recognizer.transcribe(b"no audio")
@@ -60,7 +61,7 @@ class Transcript(Result):
             return json.dumps(self.to_dict(), ensure_ascii=False).encode(errors="backslashreplace").decode()
         if form == "text":
             return self.text or ""
-        return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words))
+        return {"srt": subtitles.srt, "vtt": subtitles.vtt}[form](subtitles.cues(self.words, self.duration_ms))
 
     def to_text(self) -> str:
         """The text alone."""
@@ -108,6 +109,23 @@ def load_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recog
             )
         student = recognizer.student(cfg.decode, folder, **options)
         student.load()
+    if (limit_ms := student.max_duration_ms) is not None and cfg.segment.max_ms > limit_ms:
+        log.warning(
+            "`%s` takes at most %g s at once: audio is cut to that, and not to `segment.max_ms`, which is %d",
+            *(redact_uri(model), limit_ms / 1000, cfg.segment.max_ms),
+        )
+    return student
+
+
+def load_live_recognizer(cfg: Config, model: str, **options: int) -> recognizer.Recognizer:
+    """Load a recogniser as `load_recognizer` does, for live audio; the log says where `decode` makes words late."""
+    student = load_recognizer(cfg, model, **options)
+    if student.chunk_ms is not None and student.stream_ms is None:
+        log.warning(
+            "`%s` does not write while it listens, as `decode.beam` is %d: live audio is transcribed again every %d ms,"
+            " and words come later",
+            *(redact_uri(model), cfg.decode.beam, cfg.serve.partial_every_ms),
+        )
     return student
 
 
@@ -125,6 +143,7 @@ class Recognizer:
     def __init__(self, model: str | Path, cfg: Config | None = None, reader: AudioReader | None = None) -> None:
         self._cfg = cfg or Config()
         self._student = load_recognizer(self._cfg, str(model))
+        self._segment = self._cfg.segment.at_most(self._student.max_duration_ms)
         self._reader = reader or AudioReader(self._cfg)
 
     @classmethod
@@ -153,7 +172,7 @@ class Recognizer:
         The next ones are decoded meanwhile: at most as many as make a batch, or one that is longer.
         """
         groups = UtteranceGroups(
-            self._cfg.segment,
+            self._segment,
             self._student.transcribe_batch,
             self._student.batch_ms,
             self._student.max_duration_ms or 0,
@@ -163,15 +182,22 @@ class Recognizer:
 
 
 def _transcript(reading: Reading[Hypothesis]) -> Transcript:
-    if reading.error is not None:
-        return Transcript(audio=reading.audio, text=None, error=reading.error)
+    """The transcript of a recording, once all utterances are transcribed; if all have failed it has an error."""
+    transcribed = [output for output in reading.outputs if output[2].failure is None]
+    failures = [
+        f"{start_ms / 1000:g} to {end_ms / 1000:g} s cannot be transcribed: {hypothesis.failure}"
+        for start_ms, end_ms, hypothesis in reading.outputs
+        if hypothesis.failure is not None
+    ]
+    if reading.error is not None or (failures and not transcribed):
+        return Transcript(audio=reading.audio, text=None, error=reading.error or "; ".join(failures))
     return Transcript(
         audio=reading.audio,
-        text=" ".join(hypothesis.text for _, _, hypothesis in reading.outputs if hypothesis.text),
+        text=" ".join(hypothesis.text for *_, hypothesis in transcribed if hypothesis.text),
         duration_ms=reading.duration_ms,
-        words=tuple(word for start, end, one in reading.outputs for word in one.words_within(start, end)),
+        words=tuple(word for start, end, hypothesis in transcribed for word in hypothesis.words_within(start, end)),
         error=None,
-        warning=reading.warning,
+        warning="; ".join(filter(None, [reading.warning, *failures])) or None,
     )
 
 

@@ -33,11 +33,11 @@ def full_text(utterances: Sequence[TranscribedUtterance]) -> str:
     return " ".join(utterance.hypothesis.text for utterance in utterances if utterance.hypothesis.text)
 
 
-def plain(form: TranscriptionForm, utterances: Sequence[TranscribedUtterance]) -> str:
+def plain(form: TranscriptionForm, utterances: Sequence[TranscribedUtterance], duration_ms: int) -> str:
     """The answer in the formats `text`, `srt` and `vtt`."""
     if form.response_format == "text":
         return full_text(utterances) + "\n"
-    cues = subtitles.cues(word for utterance in utterances for word in utterance.words)
+    cues = subtitles.cues((word for utterance in utterances for word in utterance.words), duration_ms)
     return (subtitles.srt if form.response_format == "srt" else subtitles.vtt)(cues)
 
 

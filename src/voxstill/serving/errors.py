@@ -32,9 +32,10 @@ class RequestError(Exception):
         return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
 
     def response(self, headers: Mapping[str, str] | None = None) -> JSONResponse:
-        """The answer, with Retry-After where the client may come again."""
-        retry = {} if self.retry_s is None else {"Retry-After": str(self.retry_s)}
-        return JSONResponse({"error": self.to_dict()}, self.status, headers={**(headers or {}), **retry})
+        """The answer, with Retry-After where the client may come again; after a 408 the connection is closed."""
+        more = {} if self.retry_s is None else {"Retry-After": str(self.retry_s)}
+        more |= {"Connection": "close"} if self.status == 408 else {}
+        return JSONResponse({"error": self.to_dict()}, self.status, headers={**(headers or {}), **more})
 
 
 def in_one_line(error: VoxstillError) -> str:

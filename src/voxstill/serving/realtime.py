@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from voxstill.core.config import Config
 from voxstill.core.monitor import log
-from voxstill.core.records import Hypothesis, Word
+from voxstill.core.records import NO_AUDIO, Hypothesis, Word
 from voxstill.serving import answers
 from voxstill.serving.answers import TranscribedUtterance
 from voxstill.serving.errors import RequestError
@@ -113,7 +113,8 @@ class RealtimeSession:
         num_bytes = 2 * self._options.rate_hz * _AT_ONCE_S
         for start in range(0, len(data), num_bytes):
             version = self._version_of(self._live.segment_open)
-            self._live.partial_every_ms = version.chunk_ms or self._cfg.serve.partial_every_ms
+            self._live.partial_every_ms = version.stream_ms or self._cfg.serve.partial_every_ms
+            self._live.segment = self._options.segment.at_most(version.max_duration_ms)
             await self._tell(self._live.feed(self._pcm.feed(data[start : start + num_bytes])))
             self._changed.set()
             await asyncio.sleep(0)  # others are served, too
@@ -138,7 +139,7 @@ class RealtimeSession:
         if options.rate_hz != self._options.rate_hz:
             self._pcm = PcmStream(options.rate_hz)
         self._options = options
-        self._live.segment, self._live.endpointing = options.segment, options.endpointing
+        self._live.endpointing = options.endpointing
         await self._send("session.updated", session=options.to_dict())
 
     async def _transcribe(self) -> None:
@@ -168,8 +169,8 @@ class RealtimeSession:
         await self._tell(self._live.answer(part, hypothesis, stays=streamed is not None))
 
     def _streamed(self, part: SegmentPart, version: Version, hints: Hints) -> StreamedPart | None:
-        """The stream of a part; None where it is transcribed as an utterance, as with keywords, which need a beam."""
-        if version.chunk_ms is None or hints.phrases:
+        """The stream of a part; None where it is transcribed as an utterance, as with a beam, which keywords need."""
+        if version.stream_ms is None or hints.phrases:
             return None
         if self._streams is None or self._streams[0] is not version:
             self._streams = version, PartStreams(version.open_stream)
@@ -212,7 +213,7 @@ class RealtimeSession:
         version, stack = self._versions.pop(done.segment, (None, ExitStack()))
         stack.close()
         self._has_text.discard(done.segment)
-        if done.error is not None and done.error != "no audio":
+        if done.error is not None and done.error != NO_AUDIO:
             error = {"type": "server_error", "code": None, "message": done.error, "param": None}
             await self._send_of(done.segment, "failed", error=error)
         else:

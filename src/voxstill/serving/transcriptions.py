@@ -26,6 +26,7 @@ from voxstill.serving.diarization import SpeakerSpans, UploadDiarizer
 from voxstill.serving.errors import RequestError
 from voxstill.serving.forms import TranscriptionForm, read_form
 from voxstill.serving.models import Models
+from voxstill.serving.receiving import limited, too_large
 from voxstill.serving.uploads import REQUEST_MS, DecodedUpload, UploadDecoder
 from voxstill.serving.versions import Hints, Version
 
@@ -56,7 +57,8 @@ class Transcriptions:
             request.state.model, request.state.version = version.model, version.name
             hints = hints_for(version, form.language, form.keywords)
             self._refuse_overload(version, 0.0)
-            upload = await stack.enter_async_context(self._decoder.decode(form.file, form.segment))
+            segment = form.segment.at_most(version.max_duration_ms)
+            upload = await stack.enter_async_context(self._decoder.decode(form.file, segment))
             diarizer = self._diarizer if form.response_format == "diarized_json" else None
             diarizing_s = 0.0 if diarizer is None else diarizer.waiting_s
             self._refuse_overload(version, min(upload.duration_ms, REQUEST_MS) / 1000, diarizing_s)
@@ -75,29 +77,20 @@ class Transcriptions:
             if form.response_format in ("json", "verbose_json", "diarized_json"):
                 return JSONResponse(answers.as_json(form, done, upload.duration_ms), headers=headers)
             media_type = "text/vtt" if form.response_format == "vtt" else "text/plain"
-            return PlainTextResponse(answers.plain(form, done), headers=headers, media_type=media_type)
+            return PlainTextResponse(
+                answers.plain(form, done, upload.duration_ms), headers=headers, media_type=media_type
+            )
 
     async def _form(self, request: Request) -> FormData:
-        limit = self._cfg.serve.max_upload_mb * 10**6
-        too_large = RequestError(413, f"the request is larger than {self._cfg.serve.max_upload_mb} MB", param="file")
+        most_mb = self._cfg.serve.max_upload_mb
         length = request.headers.get("content-length", "")
-        if length.isascii() and length.isdigit() and int(length) > limit:
-            raise too_large
+        if length.isascii() and length.isdigit() and int(length) > most_mb * 10**6:
+            raise too_large(most_mb)
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise RequestError(400, "the request must be a form: multipart/form-data")
-        num_bytes = 0
-
-        async def receive() -> object:
-            nonlocal num_bytes
-            message = await request.receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > limit:
-                raise too_large
-            return message
-
-        limited = Request(request.scope, receive)  # type: ignore[arg-type]
+        body = Request(request.scope, limited(request.receive, most_mb))
         try:
-            return await limited.form(max_files=2, max_fields=_MOST_FIELDS, max_part_size=_MOST_FIELD_BYTES)
+            return await body.form(max_files=2, max_fields=_MOST_FIELDS, max_part_size=_MOST_FIELD_BYTES)
         except HTTPException as error:
             raise RequestError(400, f"the form cannot be read: {error.detail}") from None
         except ClientDisconnect:
@@ -130,8 +123,8 @@ class Transcriptions:
                 span_ms, speaker, task = ahead.popleft()
                 hypothesis = await task
                 ahead_ms -= _length_ms(span_ms)
-                if hypothesis.error is not None and hypothesis.error != "no audio":
-                    raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.error}", param="file")
+                if hypothesis.failure is not None:
+                    raise RequestError(422, f"an utterance cannot be transcribed: {hypothesis.failure}", param="file")
                 yield TranscribedUtterance(span_ms=span_ms, hypothesis=hypothesis, speaker=speaker)
         finally:
             for *_, task in ahead:

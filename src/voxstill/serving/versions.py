@@ -59,8 +59,13 @@ class ServedRecognizer(Protocol):
         ...
 
     @property
-    def chunk_ms(self) -> int | None:
-        """The audio that a streaming student hears at once; None where it is none."""
+    def max_duration_ms(self) -> int | None:
+        """The longest utterance that it takes; None where there is no limit."""
+        ...
+
+    @property
+    def stream_ms(self) -> int | None:
+        """The audio after which `advance` has more words; None where audio is transcribed by utterances alone."""
         ...
 
     def open_stream(self) -> Stream:
@@ -151,9 +156,14 @@ class Version:
         return self._recognizer.takes_phrases
 
     @property
-    def chunk_ms(self) -> int | None:
-        """The audio that a streaming student hears at once; None where it is none."""
-        return self._recognizer.chunk_ms
+    def max_duration_ms(self) -> int | None:
+        """The longest utterance that it takes; None where there is no limit."""
+        return self._recognizer.max_duration_ms
+
+    @property
+    def stream_ms(self) -> int | None:
+        """The audio after which a stream has more words; None where audio is transcribed by utterances alone."""
+        return self._recognizer.stream_ms
 
     def open_stream(self) -> Stream:
         """A stream of a streaming student before its first chunk."""

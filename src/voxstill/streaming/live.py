@@ -205,7 +205,7 @@ class LiveTranscription:
             self._probs.clear()
             if self._speech is None:
                 self._drop_before(end - pcm.ms_to_samples(cfg.pad_ms))
-        elif end - self._start >= pcm.ms_to_samples(cfg.max_ms):
+        elif end - self._start > pcm.ms_to_samples(cfg.max_ms) - vad.WINDOW:  # no part is longer, at any end
             self._divide(self._open)
         return events
 

@@ -41,11 +41,12 @@ class Cue:
     text: str
 
 
-def cues(words: Iterable[Word]) -> list[Cue]:
+def cues(words: Iterable[Word], duration_ms: int | None = None) -> list[Cue]:
     """Group words into cues in time order, within the limits above; none overlap and no word is lost.
 
     A text of several words with one time, as of recognisers without word times, is divided in proportion to its
-    characters, and so is a word longer than a line. Where speech is faster than the limits allow, cues come later.
+    characters, and so is a word longer than a line. Where speech is faster than the limits allow, cues come later. None
+    ends after the audio, whose length is `duration_ms`: there cues are shorter than the limits.
     """
     pieces = [piece for word in sorted(words, key=lambda word: (word.start_ms, word.end_ms)) for piece in _pieces(word)]
     groups = [pieces[first:end] for first, end in _divide(pieces)]
@@ -61,7 +62,20 @@ def cues(words: Iterable[Word]) -> list[Cue]:
             if 0 < next_ms - end_ms < CLOSED_MS:
                 end_ms = next_ms if next_ms - start_ms <= MAX_MS else min(end_ms, next_ms - SHORTEST_GAP_MS)
         cue_list.append(Cue(start_ms=start_ms, end_ms=end_ms, text=text))
-    return cue_list
+    if duration_ms is None:
+        return cue_list
+    return _within([group[0].start_ms for group in groups], cue_list, duration_ms)
+
+
+def _within(spoken_ms: Sequence[int], cue_list: Sequence[Cue], duration_ms: int) -> list[Cue]:
+    """The cues, of which none ends after the audio: one that would begin there begins when its words are spoken."""
+    result: list[Cue] = []
+    latest_ms = duration_ms
+    for start_ms, cue in zip(spoken_ms[::-1], cue_list[::-1], strict=True):
+        end_ms = min(cue.end_ms, latest_ms)
+        latest_ms = cue.start_ms if cue.start_ms < end_ms else min(start_ms, end_ms)
+        result.append(replace(cue, start_ms=latest_ms, end_ms=end_ms))
+    return result[::-1]
 
 
 def srt(cues: Iterable[Cue]) -> str:

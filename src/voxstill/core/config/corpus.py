@@ -108,6 +108,13 @@ class Segment(Section):
             )
         return self
 
+    def at_most(self, limit_ms: int | None) -> Segment:
+        """The same with no utterance above `limit_ms`, the most that a recogniser takes at once; None is no limit."""
+        if limit_ms is None or self.max_ms <= limit_ms:
+            return self
+        target_ms = None if self.target_ms is None else min(self.target_ms, limit_ms)
+        return self.model_copy(update={"max_ms": limit_ms, "target_ms": target_ms})
+
 
 class Filter(Section):
     """Which labels are worth learning from. Every score is kept, so filtering anew never relabels."""

@@ -39,6 +39,12 @@ class Decode(Section):
     students."""
 
     @property
+    def options_set(self) -> list[str]:
+        """The options whose value is not the default."""
+        default = type(self)()
+        return [name for name in type(self).model_fields if getattr(self, name) != getattr(default, name)]
+
+    @property
     def ctc_only(self) -> list[str]:
         """The options that are set and that other students than CTC ones have no search for."""
         is_set = {"grammar": self.grammar is not None, "blank_penalty": self.blank_penalty > 0}
