@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,21 +126,28 @@ def write_overfitted_whisper(
     features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, spoken))))
     encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
     whole = encoder.embed_positions
-    for num_steps, positions in ((110, places), (5, whole)):  # most steps on the first seconds of the window
+    used = tokens_BU.unique()
+    # those that no text has count as they begin, with logits of zero: a product with all 50,000 takes most of a step
+    unused = torch.tensor(math.log(model.config.vocab_size - len(used)))
+    of_used_BU = torch.where(targets_BU < 0, targets_BU, torch.searchsorted(used, targets_BU))
+    for positions in (places, whole):  # most steps on the first seconds of the window
         places.weight.data = whole.weight.data[:NUM_PLACES]
         encoder.embed_positions, encoder.config.max_source_positions = positions, len(positions.weight)
         window_BDF = features_BDF[..., : 2 * len(positions.weight)]
 
         def loss(window_BDF: torch.Tensor = window_BDF) -> torch.Tensor:
-            logits_BUV = model(input_features=window_BDF, decoder_input_ids=tokens_BU[:, :-1]).logits
-            return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), targets_BU)
+            hidden_BUE = model.model(input_features=window_BDF, decoder_input_ids=tokens_BU[:, :-1]).last_hidden_state
+            logits_BUV = hidden_BUE @ model.proj_out.weight[used].mT
+            logits_BUV = torch.cat([logits_BUV, unused.expand(*logits_BUV.shape[:2], 1)], -1)
+            return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), of_used_BU)
 
-        learn(model, num_steps, 3e-3, loss)
+        learn(model, 300, 4e-3, loss, below=0.02)
     model.save_pretrained(folder)
     return folder
 
 
-def learn(model: Any, num_steps: int, lr: float, loss_of: Callable[[], torch.Tensor]) -> None:
+def learn(model: Any, num_steps: int, lr: float, loss_of: Callable[[], torch.Tensor], *, below: float = 0.0) -> None:
+    """Train for so many steps, or until the loss is below a limit."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     model.train()
     for step in range(num_steps):
@@ -150,6 +158,8 @@ def learn(model: Any, num_steps: int, lr: float, loss_of: Callable[[], torch.Ten
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if float(loss.detach()) < below:
+            break
     model.eval()
 
 

@@ -138,7 +138,7 @@ def streaming_tone_student(tmp_path_factory: pytest.TempPathFactory) -> Path:
         from voxstill.text import tokenizer
 
         vocabulary = tokenizer.train(TEXTS, "word", 9)
-        overfitted_streaming_student(vocabulary, num_steps=150).save_pretrained(folder / "model")
+        overfitted_streaming_student(vocabulary, num_steps=70).save_pretrained(folder / "model")
         vocabulary.save(folder / "model", LogMel(normalization="none").extractor, "streaming")
 
     return made_once(tmp_path_factory, "streaming-tone-student", make) / "model"

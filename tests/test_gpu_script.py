@@ -12,6 +12,6 @@ pytestmark = pytest.mark.slow
 
 
 def test_gpu_benchmarks_run_small_on_a_cpu(tmp_path: Path) -> None:
-    """But for TF32, which is `steps` with another setting, and resuming; tests/torture has all."""
-    quick = ("steps", "compiled", "estimate", "pretrain", "decoding", "transfer")
+    """But for TF32 and `compiled`, which are `steps` with another setting, and resuming; tests/torture has all."""
+    quick = ("steps", "estimate", "pretrain", "decoding", "transfer")
     assert rehearsed(tmp_path / "gpu.json", *quick).keys() == {*quick}

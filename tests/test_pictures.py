@@ -36,6 +36,7 @@ SHORT = {
     "VOXSTILL__DEMO__DEV_UTTERANCES": "8",
     "VOXSTILL__DEMO__TEST_UTTERANCES": "16",
     "VOXSTILL__TRAIN__STEPS": "24",
+    "VOXSTILL__TRAIN__OPTIMIZER": "adamw",  # a step of Muon, the default, takes longer
     "VOXSTILL__TRAIN__LOG_EVERY": "5",
 }
 """A demo of half a minute."""

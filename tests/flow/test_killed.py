@@ -17,7 +17,10 @@ from seeds import seeded_random
 
 pytestmark = pytest.mark.slow
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
-TRAIN = {"steps": 30, "seed_mode": "debug", "loader_workers": 1, "checkpoint_every": 4, "validate_every": 10}
+TRAIN = {
+    **{"steps": 30, "optimizer": "adamw", "seed_mode": "debug", "loader_workers": 1},
+    **{"checkpoint_every": 4, "validate_every": 10},
+}
 
 
 class Torture:

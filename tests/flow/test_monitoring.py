@@ -97,7 +97,7 @@ def test_a_teacher_that_stands_still_raises_the_alert_and_all_is_shown_of_runs_t
         digits / "manifest.jsonl",
         engine={"name": "ray", "chunk": 2, "workers": 1, "teachers": 1},
         teacher={"name": "echo", "delay_ms": 300, "fail_on": ["m1-0"]},
-        train={"steps": 30, "loader_workers": 0, "root": str(tmp_path / "exp"), "devices": 2},
+        train={"steps": 30, "optimizer": "adamw", "loader_workers": 0, "root": str(tmp_path / "exp"), "devices": 2},
         plan={"budget_ms": 8000, "batches_per_step": 2},
         filter={"keep_share": 1.0},
     )

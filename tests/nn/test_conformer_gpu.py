@@ -38,9 +38,9 @@ for norm in (module for module in fused.modules() if isinstance(module, torch.nn
     torch.nn.init.normal_(norm.bias)
 plain = type(fused)(fused.config)
 plain.load_state_dict(fused.state_dict())
-len_B = torch.tensor([61, 40, 9], device=device)
-features_BFD = torch.randn(3, 61, 80, device=device)
-features_BFD *= (torch.arange(61, device=device) < len_B[:, None])[..., None]
+len_B = torch.tensor([29, 20, 9], device=device)
+features_BFD = torch.randn(3, 29, 80, device=device)
+features_BFD *= (torch.arange(29, device=device) < len_B[:, None])[..., None]
 results = []
 for model in (plain, fused):
     model.to(device).train()

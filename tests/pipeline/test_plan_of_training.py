@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from checkpoints import write_whisper_checkpoint
-from forked import call
+from forked import call, command, finish, start, torchrun_variables
 from tasks.tagging import TAGGING
 from tones import speak, write_shards, write_voices
 from training import train_once
@@ -198,10 +199,26 @@ def test_a_work_folder_is_planned_as_it_is_trained(tmp_path: Path, capsys: pytes
         result: dict[str, Any] = json.loads(capsys.readouterr().out)
         return result
 
+    def run_on_two_ranks(*words: str) -> dict[str, Any]:
+        ranks = [
+            start(
+                command,
+                [*words, "--json", *sets],
+                log=tmp_path / "log",
+                output=tmp_path / name,
+                environment=os.environ | more,
+            )
+            for name, more in zip(("first", "second"), torchrun_variables(2), strict=True)
+        ]
+        finish(*ranks, log=tmp_path / "log")
+        result: dict[str, Any] = json.loads((tmp_path / "first").read_text())
+        return result
+
     run("shard", work, "--from", str(tmp_path / "all.jsonl"))
     for task, devices in (("recognition", 2), ("speakers", 1)):
         sets += ["--set", f"student.task={task}", "--set", f"train.devices={devices}"]
-        result, trained = run("plan", work), run("train", str(tmp_path / "my.yaml"))
+        train = run_on_two_ranks if devices == 2 else run
+        result, trained = run("plan", work), train("train", str(tmp_path / "my.yaml"))
         assert result["ranks"] == result["slots"] == devices
         assert result["dropped"] == trained["dropped"]
         environment = json.loads((Path(trained["path"]) / "environment.json").read_text())

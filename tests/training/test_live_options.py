@@ -400,7 +400,7 @@ def test_whatever_was_taken_a_training_from_any_checkpoint_ends_in_the_same_bits
     for run in runs:
         run.path.mkdir()
         run.environment.write_text(json.dumps({"segments": changes}))
-    few = ("train.keep_every=5", "train.validate_every=100000", f"train.steps={STEPS}")
+    few = ("train.checkpoint_every=5", "train.keep_every=5", "train.validate_every=100000", f"train.steps={STEPS}")
     train_once(str(work), str(runs[0].path), *few)
     shutil.copytree(runs[0].path, runs[1].path, dirs_exist_ok=True, symlinks=True)
     runs[1].summary.unlink()
