@@ -219,3 +219,13 @@ def test_where_nothing_was_removed_no_table_is_read(
         assert bucket.counts()["LIST work/"] - first["LIST work/"] == 1
     assert {name: num for name, num in first.items() if name.startswith("LIST")} == {"LIST work/": 3}
     assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET work/": 2}
+
+
+def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(cfg: Config) -> None:
+    made(cfg)
+    remove(cfg, ["u2"])
+    made(cfg)
+    [part, *_] = Path(cfg.work).glob("utterances/*/*.parquet")
+    part.write_bytes(b"x")
+    assert f"utterances/{part.parent.name}/{part.name}" in {row.path for row in verify(cfg.work, cfg).broken}
+    assert not verify(cfg.work, cfg, repair=True).exit_code

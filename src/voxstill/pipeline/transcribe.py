@@ -21,8 +21,9 @@ from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import Audio, AudioReader, exit_code, recordings_of
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.utterance_groups import Reading, UtteranceGroups
+from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
-from voxstill.storage.uri import is_local, redact_uri
+from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
 from voxstill.text import subtitles
 

@@ -177,8 +177,15 @@ def lacking(work: Store, removals: Sequence[Removal], *, thorough: bool = False)
     """What tables know of removals that these, which are the record, lack; None where they know of none.
 
     Labels of removed utterances say so, and verdicts count those that their scores leave out. Labels and scores are
-    read only where the figures of a finished table count removed utterances; with `thorough` all labels are.
+    read only where the figures of a finished table count removed utterances; with `thorough` all labels are. Nothing is
+    known where utterances are broken: they are made again first.
     """
+    with contextlib.suppress(DataError):
+        return _lacking(work, removals, thorough=thorough)
+    return None
+
+
+def _lacking(work: Store, removals: Sequence[Removal], *, thorough: bool) -> str | None:
     labels = tables.parts(work, "labels") if thorough else _labels_of_removed(work)
     if num := len(_labelled_removed(work, labels) - among(work, removals).keys()):
         return f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
