@@ -107,7 +107,7 @@ def speed(width: int, num_tokens: int, num: int, beam: int) -> float:
     projector, head = torch.nn.Linear(width, width), torch.nn.Linear(width, num_tokens + 1)
 
     @torch.inference_mode()
-    def predict(tokens_BU: NDArray[np.int64], memory: Any) -> Any:
+    def predict(tokens_BU: NDArray[np.int64], memory: tuple[NDArray[np.float32], NDArray[np.float32]] | None) -> Any:
         before = None if memory is None else tuple(map(torch.from_numpy, memory))
         state_BUP, after = lstm(embedding(torch.from_numpy(tokens_BU)), before)
         hidden_LBH, cell_LBH = (tensor.numpy().copy() for tensor in after)

@@ -126,7 +126,7 @@ def write_overfitted_whisper(
     features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, spoken))))
     encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
     whole = encoder.embed_positions
-    used = tokens_BU.unique()
+    used: torch.Tensor = tokens_BU.unique()  # type: ignore[no-untyped-call]
     # those that no text has count as they begin, with logits of zero: a product with all 50,000 takes most of a step
     unused = torch.tensor(math.log(model.config.vocab_size - len(used)))
     of_used_BU = torch.where(targets_BU < 0, targets_BU, torch.searchsorted(used, targets_BU))

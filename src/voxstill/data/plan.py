@@ -192,23 +192,24 @@ def plan(
     order_S = np.lexsort((rank_S, steps.window_S)) if by_shard else np.argsort(rank_S, kind="stable")
     order, bounds = steps.in_order(order_S, cfg.batches_per_step)
     first_S = bounds[: -1 : cfg.batches_per_step]
-
-    def per_step(counts: Counts | None) -> Ints:
-        if counts is None:
-            return np.zeros(len(first_S), np.int64)
-        return np.add.reduceat(narrow(counts)[order], first_S, dtype=np.int64)
-
     return EpochPlan(
         batches_per_step=cfg.batches_per_step,
         order=order,
         bounds=bounds,
         durations_ms=recorded_ms,
         tempo_N=tempo_N,
-        step_tokens=per_step(num_tokens),
-        step_frames=per_step(num_frames),
+        step_tokens=_per_step(num_tokens, order, first_S),
+        step_frames=_per_step(num_frames, order, first_S),
         dropped=dropped,
         num_repeated=num_repeated + steps.num_repeated,
     )
+
+
+def _per_step(counts: Counts | None, order: Ints, first_S: Ints) -> Ints:
+    """The counts of the rows of each step, added up; zeros without counts."""
+    if counts is None:
+        return np.zeros(len(first_S), np.int64)
+    return np.add.reduceat(narrow(counts)[order], first_S, dtype=np.int64)
 
 
 def tempos(num: int, most: float, *, seed: int, epoch: int) -> Tempos:

@@ -250,7 +250,7 @@ class Confidences:
 def threshold_between(low: float, high: float) -> float:
     """The number of the fewest decimals that is above `low` and at most `high`."""
     for decimals in range(1, 16):
-        rounded = math.floor(high * 10**decimals) / 10**decimals
+        rounded: float = math.floor(high * 10**decimals) / 10**decimals
         if low < rounded <= high:
             return rounded
     return float(high)

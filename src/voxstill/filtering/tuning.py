@@ -186,10 +186,12 @@ def _tune_confidence(columns: Columns, cfg: Filter, trial: Filter, *, proposes: 
     rule = rule_of("low_confidence")
     known_N = ~np.isnan(columns["mean_logprob"])
     distinct_V = np.unique(np.exp(columns["mean_logprob"][known_N]))
-    places = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS).astype(int)) if len(distinct_V) > 1 else []
+    places: list[int] = []
+    if len(distinct_V) > 1:
+        places = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS).astype(int)).tolist()
     points: list[Point] = []
     for place in places:
-        value = threshold_between(distinct_V[place - 1], distinct_V[place])
+        value = threshold_between(float(distinct_V[place - 1]), float(distinct_V[place]))
         fires_N = rule.fires(columns, trial.model_copy(update={"min_confidence": value}))
         points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
     proposed = _first_that_halves(columns, points) if proposes else None

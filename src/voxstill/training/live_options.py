@@ -79,7 +79,8 @@ class LiveOptions:
                 asked_at=at,
                 refused=None,
                 since=None if at is None else self._answered.step,
-                **control.shown(self.cfg),
+                train=control.shown(self.cfg),
+                log_level=self.cfg.monitor.log_level,
             )
             self._poller = Poller(Store(str(self._run.path.absolute())), control.NAME, status, self._ask).__enter__()
         return self
@@ -106,7 +107,7 @@ class LiveOptions:
             self._change(before)
             if before.changed and self._poller is not None:
                 log.info("control: from step %d on, as before: %s", state.step, segments.describe(before.changed))
-                self._poller.update(lambda status: replace(status, **control.shown(self.cfg)))
+                self._poller.update(lambda status: _with_options(status, self.cfg))
         if is_asked:
             segment = parallel.broadcast_from_rank0(self._fabric, lambda: self._answer(state, last_step))
             if segment is not None:
@@ -163,9 +164,13 @@ class LiveOptions:
         self._answered = segment
         log.info("control: from step %d on: %s", state.step, segments.describe(segment.changed) or "nothing changes")
         self._poller.update(
-            lambda status: replace(status, asked_at=at, refused=None, since=state.step, **control.shown(cfg))
+            lambda status: replace(_with_options(status, cfg), asked_at=at, refused=None, since=state.step)
         )
         return segment
+
+
+def _with_options(status: TrainingStatus, cfg: Config) -> TrainingStatus:
+    return replace(status, train=control.shown(cfg), log_level=cfg.monitor.log_level)
 
 
 def _part(segment: Segment, *, is_pace: bool) -> Segment:
