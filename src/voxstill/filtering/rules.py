@@ -242,7 +242,7 @@ class Confidences:
             kept=len(kept_K) / num,
             confidence=float(kept_K[0]),
             num=num_tied,
-            next_confidence=threshold_between(kept_K[0], surer_K[0]) if len(surer_K) else None,
+            next_confidence=threshold_between(float(kept_K[0]), float(surer_K[0])) if len(surer_K) else None,
             next_kept=len(surer_K) / num,
         )
 
@@ -250,10 +250,10 @@ class Confidences:
 def threshold_between(low: float, high: float) -> float:
     """The number of the fewest decimals that is above `low` and at most `high`."""
     for decimals in range(1, 16):
-        rounded: float = math.floor(high * 10**decimals) / 10**decimals
+        rounded: float = math.floor(high * 10**decimals) / 10.0**decimals
         if low < rounded <= high:
             return rounded
-    return float(high)
+    return high
 
 
 def count_reasons(first_N: NDArray[np.int8]) -> dict[str, int]:

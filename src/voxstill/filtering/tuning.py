@@ -185,13 +185,11 @@ def _tune_confidence(columns: Columns, cfg: Filter, trial: Filter, *, proposes: 
     """
     rule = rule_of("low_confidence")
     known_N = ~np.isnan(columns["mean_logprob"])
-    distinct_V = np.unique(np.exp(columns["mean_logprob"][known_N]))
-    places: list[int] = []
-    if len(distinct_V) > 1:
-        places = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS).astype(int)).tolist()
+    distinct_V: list[float] = np.unique(np.exp(columns["mean_logprob"][known_N])).tolist()
+    places_Q = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS, dtype=np.int64))
     points: list[Point] = []
-    for place in places:
-        value = threshold_between(float(distinct_V[place - 1]), float(distinct_V[place]))
+    for place in places_Q.tolist() if len(distinct_V) > 1 else ():
+        value = threshold_between(distinct_V[place - 1], distinct_V[place])
         fires_N = rule.fires(columns, trial.model_copy(update={"min_confidence": value}))
         points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
     proposed = _first_that_halves(columns, points) if proposes else None
