@@ -14,6 +14,7 @@ import pytest
 from manifests import wav, write_tar
 from voxstill.core.config import Config, changed, load
 from voxstill.core.errors import DataError, StorageError
+from voxstill.pipeline.clean import clean
 from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
@@ -284,6 +285,21 @@ def test_a_step_that_ran_to_its_end_after_a_kill_has_the_last_word(cfg: Config) 
     assert verify(cfg.work, cfg).exit_code == 3
     assert repaired(cfg).exit_code == 0
     assert content(cfg) == whole
+
+
+def test_clean_puts_back_what_an_ended_repair_left_set_aside(cfg: Config) -> None:
+    """It may hold utterances that were removed since, which the deletion of their shards has to reach."""
+    work, tar = Store(cfg.work), one(cfg, "shards/*/*.tar")
+    table = str(tar.parent.relative_to(cfg.work))
+    before = files(cfg)
+    keys = [f"{table}/{name}" for name in (tables.SUCCESS, tar.name, tar.with_suffix(".parquet").name)]
+    set_aside.keep(work, keys)
+    for key in keys:
+        work.delete(key)
+    clean(cfg)
+    assert set_aside.tables_kept(work) == [table]
+    clean(cfg, delete=True)
+    assert files(cfg) == before
 
 
 # ------------------------------------------------------------------------------------------------- generations
