@@ -19,6 +19,7 @@ from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.remove import remove
+from voxstill.pipeline.repair import settle
 from voxstill.pipeline.shard import shard
 from voxstill.pipeline.verify import VerifyResult, verify
 from voxstill.storage import manifest, set_aside, tables
@@ -266,6 +267,10 @@ def test_a_repair_that_is_killed_at_any_moment_loses_nothing(
         copies = {key.removeprefix(f"{set_aside.PREFIX}/") for key in kept if key.startswith(f"{set_aside.PREFIX}/")}
         assert broken.keys() <= kept.keys() | copies, moment
         assert bool(copies) == any(row.path.startswith(set_aside.PREFIX) for row in verify(cfg.work, cfg).broken)
+        settle(Store(cfg.work))
+        there = content(cfg)
+        assert there.keys() == whole.keys()
+        assert all(data in (whole[key], broken[key]) for key, data in there.items()), moment
         assert repaired(cfg).exit_code == 0, moment
         assert content(cfg) == whole, moment
     assert moment > 5
@@ -360,6 +365,11 @@ def test_a_tar_of_an_earlier_generation_is_made_again_where_it_lies(grown: Confi
     table = json.loads((newest(grown) / "_base.json").read_text())["recipe"]
     tar = one(grown, f"shards/{table}/00000.tar")
     flip(tar, in_audio(tar))
+    broken, source = files(grown), away(grown)
+    with pytest.raises(StorageError, match="not repaired"):
+        repaired(grown)
+    assert files(grown) == broken
+    source.rename(source.with_name("source"))
     assert repaired(grown).exit_code == 0
     assert files(grown) == whole
 

@@ -7,11 +7,13 @@ no labels, and may be done to every generation.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from voxstill.audio import codec, read_utterances
 from voxstill.core.config import Config
-from voxstill.core.errors import VoxstillError
+from voxstill.core.errors import StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.pipeline.check_table import Finding
@@ -24,9 +26,20 @@ from voxstill.storage.shard_format import Sample
 from voxstill.storage.store import Store
 
 
-def rebuild_tars(cfg: Config, findings: Sequence[Finding]) -> list[str]:
-    """Write every broken tar again whose sidecar is whole and whose audio can be had; returns their keys."""
-    work, broken, written = Store(cfg.work), {finding.path for finding in findings}, list[str]()
+@dataclass
+class Rebuilt:
+    """The keys of tars that were written again, and why other tables have to wait: their source cannot be read now."""
+
+    written: list[str] = field(default_factory=list)
+    waiting: dict[str, VoxstillError] = field(default_factory=dict)
+
+
+def rebuild_tars(cfg: Config, findings: Sequence[Finding]) -> Rebuilt:
+    """Write every broken tar again whose sidecar is whole and whose audio can be had.
+
+    A table waits where audio of one of its tars cannot be read or has changed: both may pass.
+    """
+    work, broken, rebuilt = Store(cfg.work), {finding.path for finding in findings}, Rebuilt()
     tars = [finding for finding in findings if finding.kind == "shards" and finding.path.endswith(".tar")]
     stays = {recipe: not _holds_removed(work, recipe) for recipe in {finding.recipe for finding in tars}}
     for finding in tars:
@@ -37,13 +50,16 @@ def rebuild_tars(cfg: Config, findings: Sequence[Finding]) -> list[str]:
             lease.check_free(work, *lease.below(work, finding.table))
             samples = tables.from_parquet(work.read(sidecar), Sample, work.uri(sidecar))
             data = work.read_or_none(finding.path) or b""
-            tar = rebuild.rebuilt(data, samples, lambda rows: _read(cfg, work, rows))
+            unread: dict[str, VoxstillError] = {}
+            tar = rebuild.rebuilt(data, samples, functools.partial(_read, cfg, work, unread))
             if tar is not None:
                 held.check()
                 work.replace(finding.path, tar)
                 log.warning("verify: `%s` is written again from its sidecar", finding.path)
-                written.append(finding.path)
-    return written
+                rebuilt.written.append(finding.path)
+            elif unread:
+                rebuilt.waiting[finding.table] = next(iter(unread.values()))
+    return rebuilt
 
 
 def _holds_removed(work: Store, recipe: str) -> bool:
@@ -54,8 +70,11 @@ def _holds_removed(work: Store, recipe: str) -> bool:
     return True
 
 
-def _read(cfg: Config, work: Store, samples: Sequence[Sample]) -> dict[str, bytes]:
-    """The audio of samples as it was written, read from the source; none of those that are not so any more."""
+def _read(cfg: Config, work: Store, unread: dict[str, VoxstillError], samples: Sequence[Sample]) -> dict[str, bytes]:
+    """The audio of samples as it was written, read from the source; none of those that are not so any more.
+
+    Why one cannot be read now, and may be later, is put into `unread`.
+    """
     wanted, audio = {sample.id: sample for sample in samples}, dict[str, bytes]()
     utterances = list(_utterances(work, wanted))
     reading = read_utterances.reading(cfg)
@@ -64,12 +83,16 @@ def _read(cfg: Config, work: Store, samples: Sequence[Sample]) -> dict[str, byte
         for utterance, samples_T in rows:
             if isinstance(samples_T, VoxstillError):
                 log.warning("verify: the source of `%s`: %s (%s)", utterance.id, samples_T.what, samples_T.why)
+                if isinstance(samples_T, (StorageError, read_utterances.ChangedError)):
+                    unread[utterance.id] = samples_T
                 continue
             sample = wanted[utterance.id]
             assert sample.format != "in_place", "audio that was left in place has no tar here"
             encoded = codec.encode(samples_T, "wav" if sample.format == "wav" else "flac")
             if rebuild.is_audio_of(sample, encoded):
                 audio[utterance.id] = encoded
+    for id_ in unread.keys() & audio.keys():  # another table has it under another address
+        del unread[id_]
     return audio
 
 

@@ -54,7 +54,7 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> list[str]:
         is_made = recipe in _recipes(cfg, kind)
         is_known = is_made or recipe in before[kind]
         if kind == "mixtures" or (not is_known and _is_earlier_generation(cfg, kind, recipe)):
-            _set_aside(cfg, kind, recipe)
+            _make_unfinished(cfg, kind, recipe)
             continue
         if not is_known:
             log.error(
@@ -111,7 +111,7 @@ def _is_earlier_generation(cfg: Config, kind: Kind, recipe: str) -> bool:
     return False
 
 
-def _set_aside(cfg: Config, kind: Kind, recipe: str) -> None:
+def _make_unfinished(cfg: Config, kind: Kind, recipe: str) -> None:
     """Make a table unfinished: no new generation continues from it, and the next training writes a mixture again."""
     work, table = Store(cfg.work), workdir.prefix(kind, recipe)
     if kind == "shards":
@@ -143,11 +143,10 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
     source = _figures(work, IndexFigures, recipe) if kind == "utterances" else None
     with lease.hold(work, table, "verify --repair") as held:
         lease.check_free(work, *lease.below(work, table))
-        # alignments are made on the way to the scores
-        above = [workdir.prefix("scores", scores) for scores in _recipes(cfg, "scores") if kind == "alignments"]
-        keys = [*(f"{prefix}/{tables.SUCCESS}" for prefix in (*above, table)), *removed]
-        set_aside.keep(work, keys, table if is_all else None)
-        for key in keys:
+        above = _recipes(cfg, "scores") if kind == "alignments" else ()  # they are made on the way to the scores
+        unfinished = [*(workdir.prefix("scores", scores) for scores in above), table]
+        keys = [*(f"{prefix}/{tables.SUCCESS}" for prefix in unfinished), *removed]
+        for key in set_aside.keep(work, keys, table if is_all else None):
             held.check()
             work.delete(key)
     for key in removed:
@@ -166,7 +165,7 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
         with contextlib.suppress(VoxstillError):  # storage that is gone, or another process: the next repair does it
             settle(work)
         raise
-    for prefix in (*above, table):  # what the step made takes its place, maybe under another name
+    for prefix in unfinished:  # what the step made takes its place, maybe under another name
         set_aside.drop(work, prefix)
     _warn_of_others(work, labels)
     _warn_of_fewer(work, source)

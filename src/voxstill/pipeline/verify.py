@@ -9,7 +9,7 @@ from pathlib import Path
 
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, DataError, VoxstillError, first_line
+from voxstill.core.errors import ConfigError, DataError, StorageError, VoxstillError, first_line
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.core.terminal import one_line
@@ -109,9 +109,18 @@ def _repair(cfg: Config, findings: Sequence[Finding], faults: Iterable[str]) -> 
     """Repair sources before what is made of them, and tars before the steps; returns the keys that were written."""
     unpacked = unpack_again(cfg, faults)
     tars = rebuild_tars(cfg, findings)
-    if tars:  # shards of other generations name them
+    if tars.written:  # shards of other generations name them
         findings = check_work(Store(cfg.work)).rows
-    return [*unpacked, *tars, *(repair_tables(cfg, findings) if findings else ())]
+    rest = [finding for finding in findings if finding.table not in tars.waiting]
+    written = [*unpacked, *tars.written, *(repair_tables(cfg, rest) if rest else ())]
+    for table, error in tars.waiting.items():
+        raise StorageError(
+            f"`{table}` is not repaired, as its source cannot be read now",
+            code="audio-unreadable",
+            why=f"{error.what}: {error.why}",
+            fix="put the source where it was and as it was, and run `voxstill verify --repair` again; nothing is lost",
+        )
+    return written
 
 
 def check_experiment(run: RunDir) -> VerifyResult:

@@ -21,16 +21,18 @@ PREFIX = "set_aside"
 _PARTS = (".parquet", ".tar")
 
 
-def keep(work: Store, keys: Sequence[str], whole: str | None = None) -> None:
+def keep(work: Store, keys: Sequence[str], whole: str | None = None) -> list[str]:
     """Copy those of the keys that are there; `whole` is the table where they are all of it.
 
-    Before the first of them is removed, the table's `_SUCCESS.json` has to be.
+    Returns the keys in the order in which they are to be removed: `_SUCCESS.json` of the table first, and commits
+    before what they commit.
     """
     for key in keys:
         if work.exists(key):
             work.copy(key, f"{PREFIX}/{key}")
     if whole is not None:
         work.replace(_mark(whole), b"")
+    return sorted(keys, key=_order, reverse=True)
 
 
 def tables_kept(work: Store) -> list[str]:
