@@ -205,7 +205,7 @@ def plan(
     )
 
 
-def _per_step(counts: Counts | None, order: Ints, first_S: Ints) -> Ints:
+def _per_step(counts: Counts | None, order: Counts, first_S: Ints) -> Ints:
     """The counts of the rows of each step, added up; zeros without counts."""
     if counts is None:
         return np.zeros(len(first_S), np.int64)

@@ -175,7 +175,7 @@ def _warn_of_others(work: Store, before: LabelFigures | None) -> None:
     now = None if before is None else _figures(work, LabelFigures, before.recipe)
     if before is not None and now is not None and before.sha256 != now.sha256:
         log.warning(
-            "verify: `%s` holds other labels than before: run `voxstill filter` and `voxstill shard` again",
+            "verify: `%s` has other labels than before: run `voxstill filter` and `voxstill shard` again",
             workdir.prefix("labels", before.recipe),
         )
 
