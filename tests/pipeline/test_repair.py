@@ -76,7 +76,7 @@ def content(cfg: Config) -> dict[str, bytes]:
 
 
 def without_manifests(cfg: Config) -> dict[str, bytes]:
-    """`files`, of manifests that they are there alone: they have the versions of parts, which are others once put back."""
+    """`files`; of manifests only the names: they have the versions of parts, which change when these are put back."""
     return {name: b"" if name.endswith(manifest.NAME) else data for name, data in files(cfg).items()}
 
 
