@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.test_remove import made, source
+from pipeline.test_remove import sharded, source
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import StorageError
@@ -160,7 +160,7 @@ def test_no_key_leads_out_of_the_folder(cfg: Config, outside: Path, key: str) ->
 def test_remove_erases_nothing_outside(cfg: Config, tmp_path: Path, outside: Path) -> None:
     """Not what has the texts of removed utterances either: the joined file of the explorer, and judgements."""
     source(tmp_path)
-    made(cfg)
+    sharded(cfg)
     work, before = Path(cfg.work), content(outside)
     (work / "explorer").symlink_to(outside)
     with pytest.raises(StorageError, match="nothing is deleted") as error:
@@ -184,7 +184,7 @@ def test_reading_follows_links_and_changes_nothing(
 ) -> None:
     """Tables may lie on another disk."""
     source(tmp_path)
-    made(cfg)
+    sharded(cfg)
     for folder in ("shards", "labels"):
         shutil.move(Path(cfg.work) / folder, tmp_path / folder)
         (Path(cfg.work) / folder).symlink_to(tmp_path / folder)

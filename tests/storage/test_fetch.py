@@ -177,7 +177,9 @@ def test_without_an_etag_a_version_is_the_time_of_the_last_change_and_the_size(
             assert fetch(uri, cache).data == version[0][cut]
 
 
-@pytest.mark.parametrize("changed_s", [None, 0.0, time.time() - 5, time.time() + 5000])
+@pytest.mark.parametrize(
+    "changed_s", [None, 0.0, time.time() - 5, time.time() + 5000], ids=["none", "1970", "just now", "in the future"]
+)
 def test_what_may_change_within_its_second_or_has_no_date_is_not_cached_and_that_is_logged_once(
     tmp_path: Path, changed_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
