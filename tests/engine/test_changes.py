@@ -227,7 +227,7 @@ def test_gpus_that_are_not_there_are_refused_and_the_run_goes_on(ray: Any) -> No
     greedy = decode, replace(teacher_stage, workers=2, num_gpus=32)
     committed, _, changes = run_and_ask({2: greedy}, (decode, teacher_stage), 10)
     assert set(names_of(committed)) == {"old"}
-    assert "want 64 GPUs" in changes.outcomes[0].what
+    assert "need 64 GPUs" in changes.outcomes[0].what
 
 
 def test_a_draining_worker_that_fails_returns_its_chunk(ray: Any, tmp_path: Path) -> None:

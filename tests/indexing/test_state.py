@@ -64,5 +64,5 @@ def test_only_transient_failures_are_retried_unless_the_source_has_changed() -> 
 
 def test_an_id_that_another_file_has_is_refused() -> None:
     state = state_of(indexed(file_of(replace(ENTRY, id="x"))))
-    with pytest.raises(DataError, match="`x` is taken"):
+    with pytest.raises(DataError, match="`x` is already used"):
         state.missing([file_of(SourceEntry(uri="s3://b/b.wav", id="x"))])

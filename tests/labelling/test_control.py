@@ -439,7 +439,7 @@ def test_every_part_has_a_status_of_its_own_and_one_that_allows_a_request_is_eno
         assert cli.main(["control", work.root]) == 0
         assert f"part 1/2: ended, process {first.pid}" in capsys.readouterr().out
         code, _, err = command(capsys, work.root, "--clear", "--set", "teacher.seed=7")
-        assert (code, "not allowed another `teacher.seed`" in err) == (2, True)  # the part that runs does not
+        assert (code, "does not allow another `teacher.seed`" in err) == (2, True)  # the part that runs does not
     finally:
         for job in (first, second):
             job.kill()

@@ -159,8 +159,8 @@ BAD: dict[str, tuple[Any, str, str]] = {
     "stereo": (np.zeros((2, 1600), np.float32), "samples", r"\(2, 1600\)"),
     "stereo tensor": (torch.zeros(2, 1600), "samples", r"\(2, 1600\)"),
     "not finite": (np.full(1600, np.nan, np.float32), "samples", "not a number"),
-    "int32": (np.zeros(1600, np.int32), "samples", "full scale.*bits"),
-    "uint8": (np.zeros(1600, np.uint8), "samples", "full scale.*bits"),
+    "int32": (np.zeros(1600, np.int32), "samples", "full scale.*bit depth"),
+    "uint8": (np.zeros(1600, np.uint8), "samples", "full scale.*bit depth"),
     "a file of text": (io.StringIO("text"), "bytes", "opened as text"),
     "nothing there": ("nothing/there.wav", "nothing/there.wav", "there"),
 }

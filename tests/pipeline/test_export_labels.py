@@ -396,7 +396,7 @@ def test_speakers_that_stm_would_write_alike_are_kept_apart(tmp_path: Path) -> N
 @pytest.mark.parametrize("output", ["s3://bucket/labels.jsonl", str(Path("s3://bucket/labels.jsonl"))])
 def test_a_bucket_is_no_path(awkward: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="no path"):
+    with pytest.raises(ConfigError, match="not a path"):
         exporting.export_labels(awkward, output)
     assert not list(tmp_path.iterdir())
 

@@ -289,7 +289,7 @@ def test_an_id_of_an_earlier_index_is_taken(tmp_path: Path) -> None:
     write(tmp_path / "a.wav")
     write(tmp_path / "b.wav", 500)
     index(tmp_path, manifest(tmp_path, [{"audio": "a.wav", "id": "one"}]))
-    assert "`one` is taken" in refused(tmp_path, manifest(tmp_path, [{"audio": "b.wav", "id": "one"}])).what
+    assert "`one` is already used" in refused(tmp_path, manifest(tmp_path, [{"audio": "b.wav", "id": "one"}])).what
 
 
 def test_a_table_without_metadata_hashes_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -209,16 +209,16 @@ def test_where_nothing_was_removed_no_table_is_read(
     """A listing of the record, and once in a process those of labels and verdicts with the figures of each table."""
     made(cfg)
     (tmp_path / "bucket").mkdir()
-    shutil.move(cfg.work, tmp_path / "bucket/work")
+    shutil.move(cfg.work, tmp_path / "bucket/unread")
     with disk_bucket(tmp_path) as bucket:
         set_environment(s3_environment(bucket.port))
-        work = Store("s3://bucket/work")
+        work = Store("s3://bucket/unread")  # no other test of this process has checked it
         removals.check(work)
         first = bucket.counts()
         removals.check(work)
-        assert bucket.counts()["LIST work/"] - first["LIST work/"] == 1
-    assert {name: num for name, num in first.items() if name.startswith("LIST")} == {"LIST work/": 3}
-    assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET work/": 2}
+        assert bucket.counts()["LIST unread/"] - first["LIST unread/"] == 1
+    assert {name: num for name, num in first.items() if name.startswith("LIST")} == {"LIST unread/": 3}
+    assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET unread/": 2}
 
 
 def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(cfg: Config) -> None:

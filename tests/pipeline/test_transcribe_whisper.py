@@ -74,9 +74,9 @@ def test_an_utterance_that_fails_is_named_and_the_others_stay(
     assert transcript.error is None
     assert len(transcript.text) < len(whole.text or "")
     assert "0 to " in (transcript.warning or "")
-    assert " s cannot be transcribed: longer than the 3 s heard at once" in (transcript.warning or "")
+    assert " s cannot be transcribed: longer than the 3 s taken at once" in (transcript.warning or "")
     assert (short.error, short.warning) == (None, None)
-    assert (none.text, none.error) == (None, "0 to 3.5 s cannot be transcribed: longer than the 3 s heard at once")
+    assert (none.text, none.error) == (None, "0 to 3.5 s cannot be transcribed: longer than the 3 s taken at once")
 
 
 def test_less_audio_than_a_frame_is_no_error(tone_student: Path) -> None:
@@ -117,5 +117,5 @@ def test_options_of_a_search_are_refused_for_a_whisper_and_named(
         message = capsys.readouterr().err
         assert "`decode.beam`, `decode.boost`" in message
         assert str(whisper) in message
-        assert "serve this one by another" in message
+        assert "serve this one on another" in message
         assert "num_beams" not in message

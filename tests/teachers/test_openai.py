@@ -338,7 +338,7 @@ def test_a_chat_model_is_asked_with_the_audio(server: Server, opened: Callable[.
     )
     assert (results[0].text, results[0].num_tokens, results[0].finish) == ("4", 2, "length")
     assert results[0].mean_logprob == pytest.approx(-0.3)
-    assert "withheld" in (results[1].error or "")
+    assert "blocked" in (results[1].error or "")
     request = server.asked[0]
     assert request.path == "/v1/chat/completions"
     assert request.fields == {

@@ -36,5 +36,6 @@ def remove(
             why="there is neither `--ids` nor `--speaker`",
             fix="give a file of ids, one per line, or the name of a speaker",
         )
+    cfg = options.load_work(work)
     listed = [] if ids is None else removing.read_ids(ids)
-    return removing.remove(options.load_work(work), listed, reason, speakers=speakers or ())
+    return removing.remove(cfg, listed, reason, speakers=speakers or ())

@@ -108,11 +108,8 @@ def with_segment(cfg: Config, segment: Segment) -> Config:
 
 
 def shown(cfg: Config) -> dict[str, object]:
-    """What a status says of the options that a request can change."""
-    return {
-        "train": {name: getattr(cfg.train, name) for name in CHANGEABLE["train"]},
-        "log_level": cfg.monitor.log_level,
-    }
+    """The options of `train` that a request can change, with their values."""
+    return {name: getattr(cfg.train, name) for name in CHANGEABLE["train"]}
 
 
 def changes(before: Config, after: Config) -> dict[str, tuple[object, object]]:
