@@ -34,8 +34,6 @@ from voxstill.scoring.figures import Stamp
 from voxstill.scoring.words import Scored
 from voxstill.text.normalize import normalizer
 
-_BATCH_MS = 30_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -143,7 +141,7 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
         lengths = [len(samples_T) for _, samples_T in audio]
         usable = [num if frontend.num_frames(num) else 0 for num in lengths]
         unread |= {row.id: "too short" for (row, _), num in zip(audio, usable, strict=True) if not num}
-        for members in batches_by_length(usable, _BATCH_MS):
+        for members in batches_by_length(usable, student.batch_ms):
             waves = [torch.from_numpy(audio[i][1]) for i in members]
             ids = [audio[i][0].id for i in members]
             begin = time.perf_counter()
