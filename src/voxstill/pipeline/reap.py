@@ -29,7 +29,7 @@ _PASSES = 5
 _BEGINS_S = 10.0
 """The age at which a process has loaded its configuration."""
 _SETTLE_S = 1.0
-"""A cluster of others may start another worker for one that was ended, until it sees that the driver is gone."""
+"""A cluster of others may start another worker until it sees that the driver is gone, also where none is left yet."""
 
 Kind = Literal["process", "segment", "folder"]
 
@@ -216,9 +216,10 @@ def _end_all(processes: dict[Process, _LeftProcess], root: str | None) -> None:
     pids = {target.info.process.pid for target in targets}
     first = [target for target in targets if target.info.parent not in pids and not target.cleans_up]
     targets = first or targets
-    for _ in range(_PASSES if targets else 0):
-        process.end([target.info.process for target in targets], may_end, GRACE_S)
-        targets, _ = _left_processes(root)
+    for _ in range(_PASSES):
+        if targets:
+            process.end([target.info.process for target in targets], may_end, GRACE_S)
+            targets, _ = _left_processes(root)
         if all(target.cleans_up for target in targets):
             time.sleep(_SETTLE_S)
             targets, _ = _left_processes(root)
