@@ -81,7 +81,7 @@ def test_a_beam_is_used_for_a_streaming_student(
         check(rows)
         return " ".join(row["text"] for row in rows if "text" in row)
 
-    assert text(30).count("du") > text(0).count("du")
+    assert text(100).count("du") > text(0).count("du")
 
 
 def test_a_server_does_the_same(
