@@ -126,6 +126,7 @@ TABLES = (
             "untimed": "why word times of some of its utterances are not used, or null",
             "speaker_doubts": "why diarization gave no speakers, or doubtful ones; or null",
             "unused": "utterances that the source names and the index cannot use, or null",
+            "removed": "where its utterances are that were left out as they had been removed, or null",
         },
     ),
     Table(

@@ -17,7 +17,7 @@ from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
-from voxstill.pipeline.recipes import count_removed
+from voxstill.pipeline.recipes import removed_in
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.storage import removals, tables
 from voxstill.storage.figures import IndexFigures, ShardFigures, VerdictFigures
@@ -111,7 +111,7 @@ def test_what_was_removed_in_another_table_is_not_counted_among_shards(tmp_path:
     for channel, num in ((0, 0), (1, 1)):
         figures = ShardFigures(recipe=f"s{channel}", verdicts=f"v{channel}", shards=1, utterances=1)
         work.create(f"shards/s{channel}/00000.parquet", tables.to_parquet([sample], Sample))
-        assert count_removed(work, figures) == num
+        assert len(removed_in(work, figures)) == num
 
 
 def test_other_options_of_index_than_those_of_the_only_utterances_are_said(

@@ -20,7 +20,7 @@ from voxstill.pipeline.filter import filter_labels
 from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.mixture import labelled_shards
-from voxstill.pipeline.recipes import count_removed
+from voxstill.pipeline.recipes import removed_in
 from voxstill.pipeline.remove import remove
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import verify
@@ -109,7 +109,7 @@ def test_ids_that_look_like_those_of_cut_samples_are_ids(cfg: Config, tmp_path: 
     index(cfg)
     first = shard_unlabelled(cfg)
     remove(cfg, ["u3#0-1000"])
-    assert count_removed(Store(cfg.work), first) == 1
+    assert removed_in(Store(cfg.work), first) == {"u3#0-1000"}
     second = shard_unlabelled(cfg)
     grow(tmp_path, 14, "#0-1000")
     index(cfg)

@@ -181,7 +181,7 @@ def test_a_damaged_file_whose_name_comes_again_is_whole_then(cfg: Config) -> Non
 
 
 def test_utterances_that_were_made_again_are_no_false_alarm(cfg: Config) -> None:
-    """The index leaves removed utterances out of the parts that it makes again."""
+    """The index leaves removed utterances out of the parts that it makes again, and notes which they were."""
     made(cfg)
     remove(cfg, ["u2"])
     made(cfg)
@@ -206,7 +206,7 @@ def test_a_record_that_is_gone_from_a_bucket_is_refused(cfg: Config, s3: Store) 
 def test_where_nothing_was_removed_no_table_is_read(
     cfg: Config, tmp_path: Path, set_environment: SetEnvironment
 ) -> None:
-    """A listing of the record, and once in a process those of labels and verdicts with the figures of each table."""
+    """A listing of the record, and once in a process those of utterances, labels and verdicts with all figures."""
     made(cfg)
     (tmp_path / "bucket").mkdir()
     shutil.move(cfg.work, tmp_path / "bucket/unread")
@@ -217,8 +217,8 @@ def test_where_nothing_was_removed_no_table_is_read(
         first = bucket.counts()
         removals.check(work)
         assert bucket.counts()["LIST unread/"] - first["LIST unread/"] == 1
-    assert {name: num for name, num in first.items() if name.startswith("LIST")} == {"LIST unread/": 3}
-    assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET unread/": 2}
+    assert {name: num for name, num in first.items() if name.startswith("LIST")} == {"LIST unread/": 4}
+    assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET unread/": 3}
 
 
 def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(cfg: Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -198,6 +199,14 @@ def test_in_another_segmentation_every_utterance_that_overlaps_is_removed() -> N
     assert covered(removal("b", 400, 900)) == "b"  # it is there itself, so its neighbours are none of it
     assert covered(removal("r")) == "abcd"
     assert covered(removal("gone", 1200, 1300)) == ""
+
+
+def test_a_removal_from_a_copy_removes_no_neighbour_in_the_file_that_has_the_utterance_itself() -> None:
+    utterances = [stretch("a", 0, 500), stretch("b", 400, 900)]
+    of = [dataclasses.replace(removal("b", 400, 900), uri=uri, content="c") for uri in ("call.wav", "copy.wav")]
+    assert [row.id for row in removals.covered(of, utterances, {"r": "c"})] == ["b"]
+    copies = [dataclasses.replace(row, id=f"{row.id}2", uri="other.wav") for row in utterances]
+    assert [row.id for row in removals.covered(of, copies, {"r": "c"})] == ["a2", "b2"]
 
 
 def test_removed_utterances_are_not_aligned(cfg: Config) -> None:

@@ -2,16 +2,17 @@
 
 What an earlier index finished stays as it is. New recordings are taken in turn: those that the source names as test,
 those of dev, and the others; each with those first that have a text, and then as the source lists them. What of one
-overlaps with those before it is left out.
+overlaps with those before it is left out. Removed utterances take their turn, as if they had rows: no copy of what they
+were comes back, and what is known of them is what was known before the table was made again.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,9 @@ from voxstill.storage.store import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RECORDING = ("id", "uri", "error", "content_hash")
-_UTTERANCE = ("recording_id", "channel", "start_ms", "end_ms")
+_RECORDING = ("id", "uri", "error", "content_hash", "removed")
+_STRETCH = ("channel", "start_ms", "end_ms")
+_UTTERANCE = ("recording_id", *_STRETCH)
 _SPLITS = ("test", "dev", "train")
 _SOUND, _DUPLICATE, _NEW = 0, 1, 2
 """What a recording is: finished by an earlier index, as sound or as a duplicate, or of this index."""
@@ -43,7 +45,7 @@ class _Copies:
     """Recordings whose bytes others have too (R), and their utterances (U), both in the order of their parts.
 
     Some 200 bytes for each. `part_R` is a place in `keys`, `recording_U` one among the recordings, and `row_U` is that
-    of the utterance in its part.
+    of the utterance in its part, or `~place` of one among the `removed` of its recording.
     """
 
     keys: list[str]
@@ -71,6 +73,17 @@ class _Losses:
     is_lost_U: NDArray[np.bool_]
     is_whole_R: NDArray[np.bool_]
     first_R: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What becomes of a part: why recordings lose something, by id, and which lose all; the rows of utterances that go,
+    and the places of those that had none in `removed` of their recordings."""
+
+    reasons: Mapping[str, str]
+    whole: Collection[str]
+    lost_N: NDArray[np.int32]
+    removed: Mapping[str, Collection[int]]
 
 
 def drop(
@@ -106,10 +119,14 @@ def drop(
             if losses.is_whole_R[row]:
                 whole.add(id_)
         start, end = np.searchsorted(part_U, (part, part + 1)).tolist()
+        lost_U = start + np.flatnonzero(losses.is_lost_U[start:end])
+        is_row_U = copies.row_U[lost_U] >= 0
+        removed: dict[str, set[int]] = {}
+        for utterance in lost_U[~is_row_U].tolist():
+            id_ = f"{int(copies.id_R[copies.recording_U[utterance]]):016x}"
+            removed.setdefault(id_, set()).add(~int(copies.row_U[utterance]))
         check()
-        _write(
-            work, recordings, copies.keys[part], reasons, whole, copies.row_U[start:end][losses.is_lost_U[start:end]]
-        )
+        _write(work, recordings, copies.keys[part], _Changes(reasons, whole, copies.row_U[lost_U[is_row_U]], removed))
     return bool(len(parts))
 
 
@@ -130,6 +147,7 @@ def _read(work: Store, recordings: str, keys: list[str], finished: set[str], sha
     parts, ids, contents = array("i"), array("Q"), array("Q")
     states, marks, uris = array("b"), array("b"), [pa.array([], pa.large_string())]
     rows_of: dict[int, Mapping[str, int]] = {}
+    removed_of: dict[int, Mapping[int, list[dict[str, Any]]]] = {}
     recording_parts = (f"{recordings}/{key.rpartition('/')[2]}" for key in keys)
     for part, table in enumerate(tables.columns(work, recording_parts, IndexRow, _RECORDING)):
         content_N = np.array([int(digits or "0", 16) for digits in table["content_hash"].to_pylist()], np.uint64)
@@ -137,6 +155,7 @@ def _read(work: Store, recordings: str, keys: list[str], finished: set[str], sha
         if not len(rows):
             continue
         rows_of[part] = {id_: len(ids) + row for row, id_ in enumerate(rows["id"].to_pylist())}
+        removed_of[part] = {len(ids) + row: of for row, of in enumerate(rows["removed"].to_pylist()) if of}
         parts.extend([part] * len(rows))
         ids.extend(int(id_, 16) for id_ in rows["id"].to_pylist())
         contents.extend(int(digits, 16) for digits in rows["content_hash"].to_pylist())
@@ -145,14 +164,21 @@ def _read(work: Store, recordings: str, keys: list[str], finished: set[str], sha
         states.extend(is_marked if keys[part] in finished else [_NEW] * len(rows))
         uris.append(rows["uri"].combine_chunks().cast(pa.large_string()))
     of_recordings, row_numbers, stretches = array("q"), array("i"), array("q")
+
+    def add(of_recording: int, row: int, channel: int | None, start_ms: int, end_ms: int) -> None:
+        of_recordings.append(of_recording)
+        row_numbers.append(row)
+        stretches.extend((_MIX if channel is None else channel, start_ms, end_ms))
+
     utterance_parts = tables.columns(work, (keys[part] for part in rows_of), Utterance, _UTTERANCE)
-    for rows_by_id, table in zip(rows_of.values(), utterance_parts, strict=True):
+    for part, table in zip(rows_of, utterance_parts, strict=True):
         columns = (table[name].to_pylist() for name in _UTTERANCE)
-        for row, (recording_id, channel, start_ms, end_ms) in enumerate(zip(*columns, strict=True)):
-            if (of_recording := rows_by_id.get(recording_id)) is not None:
-                of_recordings.append(of_recording)
-                row_numbers.append(row)
-                stretches.extend((_MIX if channel is None else channel, start_ms, end_ms))
+        for row, (recording_id, *stretch) in enumerate(zip(*columns, strict=True)):
+            if (of_recording := rows_of[part].get(recording_id)) is not None:
+                add(of_recording, row, *stretch)
+        for of_recording, left_out in removed_of[part].items():
+            for place, one in enumerate(left_out):
+                add(of_recording, ~place, *(one[name] for name in _STRETCH))
     return _Copies(
         keys=keys,
         part_R=np.frombuffer(parts, np.int32),
@@ -205,23 +231,24 @@ def _places(copies: _Copies, files: SourceFiles, sources: Sequence[Source]) -> N
     return place_R
 
 
-def _write(
-    work: Store, recordings: str, key: str, reasons: Mapping[str, str], whole: set[str], lost_N: NDArray[np.int32]
-) -> None:
-    """Write a part and the recordings beside it again: with the reasons, by id, and without the lost rows.
+def _write(work: Store, recordings: str, key: str, changes: _Changes) -> None:
+    """Write a part and the recordings beside it again: with the reasons, and without the lost rows.
 
     The recordings come first: a part with the utterances of a duplicate is one that was not done.
     """
     of_recordings = f"{recordings}/{key.rpartition('/')[2]}"
     rows = tables.from_parquet(work.read(of_recordings), IndexRow, work.uri(of_recordings))
-    marked = [_marked(row, reasons[row.id], is_whole=row.id in whole) if row.id in reasons else row for row in rows]
+    marked = [_marked(row, changes) if row.id in changes.reasons else row for row in rows]
     work.replace(of_recordings, tables.to_parquet(marked, IndexRow))
     utterances = tables.to_arrow(work.read(key), Utterance, work.uri(key))
-    kept_N = np.delete(np.arange(len(utterances)), lost_N)
+    kept_N = np.delete(np.arange(len(utterances)), changes.lost_N)
     work.replace(key, tables.arrow_to_parquet(utterances.take(kept_N)))
 
 
-def _marked(row: IndexRow, reason: str, *, is_whole: bool) -> IndexRow:
-    if is_whole:
+def _marked(row: IndexRow, changes: _Changes) -> IndexRow:
+    reason, lost = changes.reasons[row.id], changes.removed.get(row.id, ())
+    removed = tuple(one for place, one in enumerate(row.removed or ()) if place not in lost) or None
+    row = replace(row, removed=removed)
+    if row.id in changes.whole:
         return replace(row, error=reason, segment_errors=(), untimed=None, clipped=None, dc_offset=None, unused=())
     return replace(row, segment_errors=tuple(dict.fromkeys((*row.segment_errors, reason))))

@@ -23,6 +23,14 @@ def num_beyond(recordings: pa.Table, name: str, limit: float) -> int:
     return sum(number is not None and abs(number) > limit for number in recordings[name].to_pylist())
 
 
+def removed_ids(recordings: pa.Table) -> list[str]:
+    """The ids of utterances that were left out as they had been removed; tables of earlier versions lack the column."""
+    if "removed" not in recordings.column_names:
+        return []
+    ids: list[str] = recordings["removed"].combine_chunks().flatten().field("id").to_pylist()
+    return ids
+
+
 def flattened(recordings: pa.Table, name: str) -> list[str]:
     """All values of a column of lists; tables of earlier versions lack the column."""
     return recordings[name].combine_chunks().flatten().to_pylist() if name in recordings.column_names else []

@@ -24,6 +24,7 @@ from voxstill.indexing.from_header import audio_by_header
 from voxstill.indexing.scan import SourceFile, split_of
 from voxstill.indexing.speakers import Diarize, SpeakersByChannel
 from voxstill.storage.fetch import Blob, RefusedError, fetch, read_many
+from voxstill.storage.removals import RemovedUtterance
 from voxstill.storage.uri import is_local, split_range
 
 
@@ -53,6 +54,9 @@ class IndexRow(Recording):
     unused: tuple[Utterance, ...] | None = None
     """What the source names or has words of, and the index cannot use: an evaluation judges it. Utterances of unknown
     length end where they begin. None in tables of earlier versions."""
+    removed: tuple[RemovedUtterance, ...] | None = None
+    """Its utterances that have no row as they had been removed. None if there are none, and in tables of earlier
+    versions."""
 
     @property
     def failure(self) -> Failure | None:

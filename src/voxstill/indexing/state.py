@@ -21,7 +21,7 @@ from voxstill.indexing.archives import ArchiveCheck, Archives
 from voxstill.indexing.failure import Failure, FailureKind
 from voxstill.indexing.folder_splits import is_held_out
 from voxstill.indexing.formats.entry import SourceEntry
-from voxstill.indexing.part_columns import flattened, hex64, num_beyond
+from voxstill.indexing.part_columns import flattened, hex64, num_beyond, removed_ids
 from voxstill.indexing.scan import SourceFile
 from voxstill.storage import parquet, tables
 from voxstill.storage.arrays import numpy_array
@@ -38,7 +38,7 @@ _PARTS_AT_ONCE = 256
 _FILES_AT_ONCE = 4096
 _RECORDING_COLUMNS = (
     *("id", "uri", "error", "etag", "origin", "said", "content_hash"),
-    *("segment_errors", "untimed", "speaker_doubts", "clipped", "dc_offset"),
+    *("segment_errors", "untimed", "speaker_doubts", "clipped", "dc_offset", "removed"),
 )
 _SOUND, _UNREADABLE = 0, 1
 """States of a row; the kinds of all other failures follow, as they come."""
@@ -72,7 +72,7 @@ class IndexState:
         """Each kind of failure with its number, which is the state of a row."""
         none_N = np.empty(0, np.uint64)
         self._id_N, self._metadata_N, self._uri_N, self._state_N = none_N, none_N, none_N, np.empty(0, np.uint16)
-        self._content_N = self._sound_uri_N = self._utterance_id_N = none_N
+        self._content_N = self._sound_uri_N = self._utterance_id_N = self._removed_id_N = none_N
         self._sound_row_N: NDArray[np.int64] | None = None
         self._milliseconds = self._supervised_ms = self._num_supervised = 0
         self._splits: Counter[str] = Counter()
@@ -95,7 +95,7 @@ class IndexState:
         new = sorted(set(keys) - self._parts)
         self._parts.update(new)
         ids, uris, states, utterance_ids = array("Q"), array("Q"), array("H"), array("Q")
-        hashes, contents = array("Q"), array("Q")
+        hashes, contents, left_out_ids = array("Q"), array("Q"), array("Q")
         with ThreadPoolExecutor(tables.READERS) as pool:
             for first in range(0, len(new), _PARTS_AT_ONCE):
                 for recordings, utterances in pool.map(self._read, new[first : first + _PARTS_AT_ONCE]):
@@ -107,6 +107,7 @@ class IndexState:
                     states.extend(map(self._state, recordings["error"].to_pylist()))
                     self._note_archives(recordings)
                     utterance_ids.extend(map(hash64, utterances["id"].to_pylist()))
+                    left_out_ids.extend(map(hash64, removed_ids(recordings)))
                     self._segment_reasons.update(map(_kind, flattened(recordings, "segment_errors")))
                     self._untimed.update(flattened(recordings, "untimed"))
                     self._speaker_doubts.update(map(_kind, flattened(recordings, "speaker_doubts")))
@@ -131,6 +132,7 @@ class IndexState:
         self._sound_row_N = None
         self._utterance_id_N = _joined(self._utterance_id_N, utterance_ids)
         self._utterance_id_N.sort()
+        self._removed_id_N = np.sort(_joined(self._removed_id_N, left_out_ids))
         return bool(new)
 
     def __contains__(self, recording_id: str) -> bool:
@@ -264,6 +266,7 @@ class IndexState:
             damaged=sum(reasons.values()),
             duplicates=duplicates,
             utterances=len(self._utterance_id_N),
+            removed=len(self._removed_id_N) or None,
             hours=self._milliseconds / 3_600_000,
             splits=dict(sorted(self._splits.items())),
             supervised=self._num_supervised or None,
@@ -308,7 +311,8 @@ class IndexState:
         return replace(file, entries=tuple(entries))
 
     def _is_taken(self, entry: SourceEntry) -> bool:
-        return entry.utterance_id is not None and _holds(self._utterance_id_N, entry.utterance_id)
+        id_ = entry.utterance_id
+        return id_ is not None and any(_holds(id_N, id_) for id_N in (self._utterance_id_N, self._removed_id_N))
 
     def _refuse_taken(self, file: SourceFile) -> None:
         for entry in file.entries:

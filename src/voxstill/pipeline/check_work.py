@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from voxstill.core.errors import DataError, StorageError, VoxstillError
 from voxstill.core.records import Alignment, Label, Utterance, Verdict
 from voxstill.filtering.measures import Score
+from voxstill.indexing.part_columns import removed_ids
 from voxstill.indexing.segment import IndexRow
 from voxstill.pipeline.check_table import IS_MISSING, Findings, FinishedTable, ReadPart
 from voxstill.sharding import generation
@@ -67,7 +68,7 @@ class _Check:
 
     def utterances(self, recipe: str) -> None:
         table = FinishedTable(self.findings, IndexFigures, recipe)
-        ids, uris = tables.IdCount(), tables.IdCount()
+        ids, uris, num_removed = tables.IdCount(), tables.IdCount(), 0
         recordings = workdir.prefix("recordings", recipe)
         keys = []
         for part in table.parts(Utterance):
@@ -75,10 +76,12 @@ class _Check:
             keys.append(f"{recordings}/{part.key.rpartition('/')[2]}")
         for part in table.read(keys, set(tables.parts(self.work, recordings)), IndexRow):
             uris.add(part.ids("uri"))
+            num_removed += 0 if part.rows is None else len(removed_ids(part.rows))
         table.add_doubled(ids)
         if (figures := table.sound_figures) is not None:
             table.compare("utterances", figures.utterances, len(ids))
             table.compare("recordings", figures.recordings, uris.num_distinct())
+            table.compare("removed utterances", figures.removed or 0, num_removed)
             self._ids[table.prefix] = ids
             self._listings[tables.parts_hash(self.work, table.prefix)] = table.prefix
 

@@ -75,7 +75,8 @@ def tell_unlabelled(work: Store, source: IndexFigures, labels: LabelFigures) -> 
 
 def tell_unjudged(work: Store, source: IndexFigures, verdicts: VerdictFigures, wanted: str) -> None:
     """Warn of utterances that have no verdict, or of other verdicts than those of the recipe `wanted`."""
-    num = sum(source.splits.get(split, 0) for split in SPLITS) - verdicts.judged - (verdicts.removed or 0)
+    rows = sum(source.splits.get(split, 0) for split in SPLITS)
+    num = rows + (source.removed or 0) - verdicts.judged - (verdicts.removed or 0)
     if verdicts.utterances == source.recipe and num > 0:
         _warn(f"`{work.root}`: {num:,} utterances have no verdict yet and are left out: run `voxstill filter` first")
     elif verdicts.recipe != wanted:

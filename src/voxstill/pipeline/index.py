@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from voxstill import engine
 from voxstill.audio import level, read_utterances
@@ -153,7 +153,8 @@ def _index(cfg: Config, work: Store, recipe: str, held: lease.Lease, part: parts
         leaks.has_unknown_speakers |= any(
             is_held_out[file.source] and _is_split_by_recording(file) for file in chunk.items
         )
-        utterances = _without_removed(removed, rows)
+        rows = _without_removed(removed, rows)
+        utterances = [utterance for row in rows for utterance in row.utterances]
         for row in rows:
             leaks.see(row.utterances)
         errors = (row.recording.error for row in rows if row.recording.error is not None)
@@ -253,11 +254,32 @@ def _postponed(row: segment.IndexedFile) -> segment.IndexedFile | engine.Postpon
     return engine.Postponed(error)
 
 
-def _without_removed(removed: Sequence[removals.Removal], rows: Sequence[segment.IndexedFile]) -> list[Utterance]:
+def _without_removed(
+    removed: Sequence[removals.Removal], rows: Sequence[segment.IndexedFile]
+) -> Sequence[segment.IndexedFile]:
+    """The files without their removed utterances, which the rows of the recordings name."""
+    if not removed:
+        return rows
     utterances = [utterance for row in rows for utterance in row.utterances]
     contents = {row.recording.id: row.recording.content_hash for row in rows}
     gone = {utterance.id for utterance in removals.covered(removed, utterances, contents)}
-    return [utterance for utterance in utterances if utterance.id not in gone]
+    return [_without(row, gone) if any(utterance.id in gone for utterance in row.utterances) else row for row in rows]
+
+
+def _without(row: segment.IndexedFile, gone: Collection[str]) -> segment.IndexedFile:
+    left_out = tuple(
+        removals.RemovedUtterance(
+            id=utterance.id,
+            channel=utterance.channel,
+            start_ms=utterance.start_ms,
+            end_ms=utterance.end_ms,
+            split=utterance.split,
+        )
+        for utterance in row.utterances
+        if utterance.id in gone
+    )
+    kept = tuple(utterance for utterance in row.utterances if utterance.id not in gone)
+    return segment.IndexedFile(recording=dataclasses.replace(row.recording, removed=left_out), utterances=kept)
 
 
 def _nothing_usable(figures: IndexFigures) -> DataError:

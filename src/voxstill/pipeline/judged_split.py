@@ -49,7 +49,7 @@ def of_split(cfg: Config) -> JudgedSplit:
     prefix = workdir.prefix("utterances", source.recipe)
     removed = removals.of(work, prefix)
     unused = _unused(work, workdir.prefix("recordings", source.recipe))
-    ids = set(recognition.hidden_texts(cfg))
+    ids = recognition.hidden_texts(cfg).keys() - removed.keys()
     rows: list[Utterance] = []
     for row in tables.read(work, prefix, Utterance):
         unused.of_failed.pop(row.uri, None)  # it was repaired, or storage gave it the next time

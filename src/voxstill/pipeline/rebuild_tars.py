@@ -17,7 +17,7 @@ from voxstill.core.errors import StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.records import Utterance
 from voxstill.pipeline.check_table import Finding
-from voxstill.pipeline.recipes import count_removed
+from voxstill.pipeline.recipes import removed_in
 from voxstill.sharding import rebuild
 from voxstill.storage import lease, removals, tables, workdir
 from voxstill.storage.arrays import arrow_array
@@ -66,7 +66,7 @@ def _holds_removed(work: Store, recipe: str) -> bool:
     """Whether shards hold removed utterances, or may: their audio is not to be written again."""
     with contextlib.suppress(VoxstillError):
         shards = workdir.success(work, ShardFigures, recipe)
-        return bool(removals.of(work)) and (shards is None or count_removed(work, shards) > 0)
+        return bool(removals.record(work)) and (shards is None or bool(removed_in(work, shards)))
     return True
 
 

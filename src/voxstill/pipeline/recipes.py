@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 from voxstill.core.config import Config, identity
 from voxstill.core.errors import ConfigError, DataError
-from voxstill.core.records import fingerprint
+from voxstill.core.records import Split, Utterance, fingerprint, hash64
 from voxstill.filtering import measures, rules, unscored
 from voxstill.indexing.recipe import utterances_recipe
 from voxstill.labelling import alignment, label
@@ -188,39 +190,54 @@ def finished_shards(cfg: Config) -> ShardFigures:
 
 def refuse_removed(work: Store, shards: ShardFigures) -> None:
     """DataError if shards hold utterances that were removed since they were written."""
-    if num := count_removed(work, shards):
-        unlabelled = " --unlabelled" if shards.unlabelled else ""
-        raise DataError(
-            f"the shards {shards.recipe} in `{work.root}` hold {num:,} utterances that were removed",
-            code="removed-since",
-            why="`voxstill remove` was run after they were written",
-            fix=f"run: voxstill shard {work.root}{unlabelled}",
+    held = removed_in(work, shards)
+    if not held:
+        return
+    unlabelled = " --unlabelled" if shards.unlabelled else ""
+    fix = f"run: voxstill shard {work.root}{unlabelled}"
+    if held - _known_removed(work, shards).keys():
+        before = (
+            f"delete the folders `utterances` and `recordings` in `{work.root}`, if they are there, and index again"
         )
+        fix = f"{before}; then {'' if shards.unlabelled else f'run: voxstill filter {work.root}, and '}{fix}"
+    raise DataError(
+        f"the shards {shards.recipe} in `{work.root}` hold {len(held):,} utterances that were removed",
+        code="removed-since",
+        why="`voxstill remove` was run after they were written",
+        fix=fix,
+    )
 
 
-def count_removed(work: Store, shards: ShardFigures) -> int:
-    """How many utterances of shards were removed since they were written."""
+def removed_in(work: Store, shards: ShardFigures) -> set[str]:
+    """The ids of the utterances in shards that were removed since they were written.
+
+    The record has the ids, too, where a table is gone, or was made again by a version that did not note in it which
+    utterances it left out.
+    """
+    recorded = {removal.id for removal in removals.record(work)}
+    if not recorded:
+        return set()
+    removed = recorded | _known_removed(work, shards).keys()
+    keys = tables.parts(work, workdir.prefix("shards", shards.recipe))
+    parts = tables.columns(work, keys, shard_format.Sample, shard_format.UTTERANCE)
+    return {id_ for part in parts for id_ in shard_format.utterance_ids(part) if id_ in removed}
+
+
+def _known_removed(work: Store, shards: ShardFigures) -> Mapping[str, Split]:
+    """The removed utterances of the table that shards were made of, or of all where it is not known."""
     verdicts = None if shards.verdicts is None else workdir.success(work, VerdictFigures, shards.verdicts)
     table = removals.UTTERANCES if verdicts is None else workdir.prefix("utterances", verdicts.utterances)
     if not work.exists(f"{table}/{tables.SUCCESS}"):  # an id that was removed in another table may be of other audio
         table = removals.UTTERANCES
-    removed = removals.of(work, table)
-    if not removed:
-        return 0
-    keys = tables.parts(work, workdir.prefix("shards", shards.recipe))
-    parts = tables.columns(work, keys, shard_format.Sample, shard_format.UTTERANCE)
-    return sum(id_ in removed for part in parts for id_ in shard_format.utterance_ids(part))
+    return removals.of(work, table)
 
 
 def unlabelled_recipe(cfg: Config) -> str:
     """Name of the shards that this configuration makes of all utterances; of a corpus that has grown it is another."""
     work = Store(cfg.work)
     source = finished_utterances(cfg)
-    prefix = workdir.prefix("utterances", source.recipe)
-    removed = removals.identity(removals.of(work, prefix))
-    added = () if removed is None else ("removed", removed)
-    first = workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed, *added)
-    listing = tables.parts_hash(work, prefix)
+    first = _first_unlabelled(cfg, source)
+    listing = tables.parts_hash(work, workdir.prefix("utterances", source.recipe))
     begun_with = generation.source_of(work, workdir.prefix("shards", first))
     if begun_with is None:  # not started, or by a version that did not write it down
         done = workdir.success(work, ShardFigures, first)
@@ -228,7 +245,48 @@ def unlabelled_recipe(cfg: Config) -> str:
         is_same = done is None or done.utterances + sum(done.dropped.values()) == num_kept
     else:
         is_same = begun_with == listing
-    return first if is_same else fingerprint(first, listing)
+    if is_same:
+        return first
+    grown = fingerprint(first, listing)
+    if generation.source_of(work, workdir.prefix("shards", grown)) is None and (content := unlabelled_content(cfg)):
+        for recipe in (first, *workdir.finished_recipes(work, "shards")):
+            if generation.content_of(work, workdir.prefix("shards", recipe)) == content:
+                return recipe  # the table was made again since: without the rows of removed utterances
+    return grown
+
+
+def _first_unlabelled(cfg: Config, source: IndexFigures) -> str:
+    """The name of the first shards of all utterances, before the corpus has grown."""
+    work = Store(cfg.work)
+    removed = removals.identity(removals.of(work, workdir.prefix("utterances", source.recipe)))
+    added = () if removed is None else ("removed", removed)
+    return workdir.recipe(work, "shards", "unlabelled", cfg.shard, source.recipe, cfg.seed, *added)
+
+
+def unlabelled_content(cfg: Config) -> str | None:
+    """A hash of what shards of all utterances hold, where removed ones are left out; None where there are none.
+
+    A table that is made again has no rows of these: its listing is another, and what is in the shards is not.
+    """
+    work, source = Store(cfg.work), finished_utterances(cfg)
+    prefix = workdir.prefix("utterances", source.recipe)
+    removed = removals.identity(removals.of(work, prefix))
+    if removed is None:
+        return None
+    ids = _hash_of_unlabelled(work.root, prefix, removed, tables.parts_hash(work, prefix))
+    return fingerprint(_first_unlabelled(cfg, source), ids)
+
+
+@functools.lru_cache(maxsize=16)
+def _hash_of_unlabelled(root: str, prefix: str, *_: str) -> str:
+    """A hash of the utterances that shards without labels hold, once for each state of the table and of the record."""
+    work = Store(root)
+    removed, num, total = removals.of(work, prefix), 0, 0
+    for part in tables.columns(work, tables.parts(work, prefix), Utterance, ("id", "split")):
+        for id_, split in zip(part["id"].to_pylist(), part["split"].to_pylist(), strict=True):
+            if id_ not in removed and split != "test":
+                num, total = num + 1, total + hash64(f"{split} {id_}")  # a sum, as parts come in any order
+    return fingerprint(num, total)
 
 
 def label_parts(cfg: Config, work: Store, utterances: str, labels: str) -> list[join.Part]:

@@ -89,7 +89,7 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None, *, speake
         named = dict.fromkeys([*ids, *_ids_of_speakers(work, speakers)])
         new = [id_ for id_ in named if id_ not in recorded]
         unused = _unused(work)
-        new_removals = list(_removals(work, new, reason, unused))
+        new_removals = list(_removals(work, new, reason, {**unused, **_left_out(work)}))
         known = {removal.id for removal in new_removals}
         unknown = [id_ for id_ in new if id_ not in known]
         if unknown:
@@ -172,7 +172,7 @@ class _Meaning:
 
 
 def _removals(
-    work: Store, ids: Sequence[str], reason: str | None, unused: Mapping[str, Sequence[_Meaning]]
+    work: Store, ids: Sequence[str], reason: str | None, rowless: Mapping[str, Sequence[_Meaning]]
 ) -> Iterator[Removal]:
     """The removals of each id that is an utterance or a recording of any table: of its file and of copies of that.
 
@@ -183,7 +183,7 @@ def _removals(
 
     if not ids:
         return
-    meanings = _meanings(work, ids, reason, unused)
+    meanings = _meanings(work, ids, reason, rowless)
     recording_ids = {meaning.recording_id for of_id in meanings.values() for meaning in of_id}
     contents: dict[str, str] = {}
     for _, part in _parts(work, "recordings", ("id", "content_hash")):
@@ -208,9 +208,12 @@ def _removals(
 
 
 def _meanings(
-    work: Store, ids: Sequence[str], reason: str | None, unused: Mapping[str, Sequence[_Meaning]]
+    work: Store, ids: Sequence[str], reason: str | None, rowless: Mapping[str, Sequence[_Meaning]]
 ) -> dict[str, list[_Meaning]]:
-    """What each id that is known means, in the order of the ids and then of the tables."""
+    """What each id that is known means, in the order of the ids and then of the tables.
+
+    `rowless` are what ids mean that no row of utterances has.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -226,9 +229,9 @@ def _meanings(
             removal = Removal(**{name: row[name] for name in row if name in _STRETCH}, time=time, reason=reason)
             meanings.setdefault(removal.id, []).append(_Meaning(table, recording_id, removal))
     for id_ in ids:
-        if id_ not in meanings and id_ in unused:
+        if id_ not in meanings and id_ in rowless:
             meanings[id_] = [
-                replace(meaning, removal=replace(meaning.removal, time=time, reason=reason)) for meaning in unused[id_]
+                replace(meaning, removal=replace(meaning.removal, time=time, reason=reason)) for meaning in rowless[id_]
             ]
     return {id_: meanings[id_] for id_ in ids if id_ in meanings}
 
@@ -244,6 +247,15 @@ def _unused(work: Store) -> dict[str, list[_Meaning]]:
             for row in rows or ():
                 removal = Removal(**{name: row[name] for name in _STRETCH if name != "recording_id"}, time="")
                 meanings.setdefault(removal.id, []).append(_Meaning(table, recording_id, removal))
+    return meanings
+
+
+def _left_out(work: Store) -> dict[str, list[_Meaning]]:
+    """What the ids of utterances mean that the index left out: where the record lost them, they are recorded again."""
+    meanings = dict[str, list[_Meaning]]()
+    for table, utterance in removals.left_out(work):
+        removal = Removal(**{name: getattr(utterance, name) for name in _STRETCH if name != "recording_id"}, time="")
+        meanings.setdefault(removal.id, []).append(_Meaning(table, utterance.recording_id, removal))
     return meanings
 
 

@@ -183,11 +183,14 @@ def _warn_of_others(work: Store, before: LabelFigures | None) -> None:
 def _warn_of_fewer(work: Store, before: IndexFigures | None) -> None:
     """Of a folder or a bucket, a file that is not there is not asked for."""
     now = None if before is None else _figures(work, IndexFigures, before.recipe)
-    if before is not None and now is not None and before.utterances > now.utterances:
+    if before is None or now is None:
+        return
+    num_before, num = (figures.utterances + (figures.removed or 0) for figures in (before, now))
+    if num_before > num:
         log.error(
-            "verify: `%s` holds %d utterances, and held %d: their files are not there, or they were removed; once "
-            "these are back, `voxstill index` takes them in",
-            *(workdir.prefix("utterances", before.recipe), now.utterances, before.utterances),
+            "verify: `%s` holds %d utterances, and held %d: their files are not there; once these are back, `voxstill "
+            "index` takes them in",
+            *(workdir.prefix("utterances", before.recipe), now.utterances, now.utterances + num_before - num),
         )
 
 

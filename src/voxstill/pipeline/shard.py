@@ -33,6 +33,7 @@ from voxstill.pipeline.recipes import (
     refuse_removed,
     shard_lineage,
     shard_recipe,
+    unlabelled_content,
     unlabelled_recipe,
 )
 from voxstill.sharding import assign, generation, references, word_times, write
@@ -137,7 +138,8 @@ def _assign(
     utterances = _utterances(cfg, verdicts)
     listing = tables.parts_hash(work, utterances)
     kept_ids = None if verdicts is None else assign.kept_ids(work, workdir.prefix("verdicts", verdicts.recipe))
-    base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing)
+    content = unlabelled_content(cfg) if verdicts is None else None
+    base = generation.begin(work, workdir.prefix("shards", recipe), None if in_place else lineage, listing, content)
     removed = removals.of(work, utterances)
     reused: list[references.Reference] = []
     if base is not None:
@@ -291,7 +293,8 @@ def repack(cfg: Config) -> ShardFigures:
     left_out.update({name.replace("_", " "): num for name, num in filtered.reasons.items() if name != "failed"})
     left_out.update(figures.dropped)
     left_out[removals.REMOVED] = filtered.removed or 0
-    left_out["of the test split"] = indexed.utterances - filtered.judged - (filtered.removed or 0)
+    num_known = indexed.utterances + (indexed.removed or 0)
+    left_out["of the test split"] = num_known - filtered.judged - (filtered.removed or 0)
     counts = {name: num for name, num in left_out.items() if num > 0}
     if counts:
         log.warning("shard: left out: %s", ", ".join(f"{num:,} {name}" for name, num in counts.items()))

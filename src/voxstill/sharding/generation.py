@@ -30,17 +30,18 @@ BASE = "_base.json"
 """Below the prefix of shards: the recipe of the generation that they continue from."""
 
 
-def begin(work: Store, prefix: str, lineage: str | None, source: str) -> ShardSet | None:
+def begin(work: Store, prefix: str, lineage: str | None, source: str, content: str | None = None) -> ShardSet | None:
     """The generation that the shards below `prefix` continue from: the newest finished one of the lineage, if any.
 
-    The first answer is written down with the listing of the utterances, which is `source`: who continues with
-    unfinished shards gets the same.
+    The first answer is written down with the listing of the utterances, which is `source`, and with their `content`
+    where it is given: who continues with unfinished shards gets the same.
     """
     if not work.exists(f"{prefix}/{BASE}"):
         finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
         generations = [figures for figures in finished if lineage is not None and figures.lineage == lineage]
         newest = max(generations, key=lambda figures: (figures.generation or 1, figures.recipe), default=None)
         note = {"recipe": None if newest is None else newest.recipe, "source": source}
+        note |= {} if content is None else {"content": content}
         work.create(f"{prefix}/{BASE}", json.dumps(note).encode())
     recipe = (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe")
     if recipe is None:
@@ -58,8 +59,17 @@ def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
 
 def source_of(work: Store, prefix: str) -> str | None:
     """The listing of the utterances that the shards below `prefix` were started with; None if it is not known."""
+    return _noted(work, prefix, "source")
+
+
+def content_of(work: Store, prefix: str) -> str | None:
+    """The content of these utterances, as `begin` got it; None if it is not known."""
+    return _noted(work, prefix, "content")
+
+
+def _noted(work: Store, prefix: str, name: str) -> str | None:
     note = work.read_json(f"{prefix}/{BASE}") or {}
-    return None if (source := note.get("source")) is None else str(source)
+    return None if (value := note.get(name)) is None else str(value)
 
 
 def has_its_base(work: Store, prefix: str) -> bool:

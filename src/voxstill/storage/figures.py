@@ -38,6 +38,8 @@ class IndexFigures(TableFigures):
     duplicates: int = 0
     """Of the recordings those that hold the audio of others, under another address, and were not taken again."""
     utterances: int = 0
+    removed: int | None = None
+    """Utterances that are not in the table as they had been removed before; None if there are none."""
     hours: float = 0.0
     splits: Mapping[str, int] = field(default_factory=dict)
     """Utterances of each split."""

@@ -3,6 +3,9 @@
 A removal names an utterance or a recording. In a table that has the utterance it is that one; in a table of another
 segmentation, and in copies of the file under other addresses, it is every utterance that overlaps it.
 
+A table that is made after a removal has no row of what it leaves out. So that it is known all the same, the row of the
+recording says which utterances these are: what is named after them has one name, with their rows and without.
+
 The record only grows. Where tables know of removals that it lacks, it is refused: what is missing would come back.
 """
 
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.records import Label, Split, Utterance, fingerprint
 from voxstill.storage import tables, workdir
-from voxstill.storage.figures import LabelFigures, VerdictFigures
+from voxstill.storage.figures import IndexFigures, LabelFigures, VerdictFigures
 from voxstill.storage.store import Store
 from voxstill.storage.workdir import Figures
 
@@ -70,6 +73,17 @@ class Removal:
     def stretch(self) -> Stretch:
         """The stretch of the recording that was removed."""
         return (None, 0, sys.maxsize) if self.end_ms is None else (self.channel, self.start_ms, self.end_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedUtterance:
+    """What the row of a recording keeps of an utterance that was left out as it had been removed: no text, no names."""
+
+    id: str
+    channel: int | None = None
+    start_ms: int
+    end_ms: int
+    split: Split = "train"
 
 
 def overlap(first: Stretch, second: Stretch) -> bool:
@@ -131,11 +145,14 @@ def fix(work: Store) -> str:
 def of(work: Store, utterances: str = UTTERANCES) -> Mapping[str, Split]:
     """The removed utterances of a table, or of all tables below a prefix: the split of each by its id.
 
-    DataError as of `check`.
+    Those that the index left out are among them, though they have no row. DataError as of `check`.
     """
     state = _state(work)
     _check(work, state)
-    return {} if state is None else _of(work.root, utterances, state, tables.parts_hash(work, utterances))
+    if state is None:
+        return {}
+    listings = (tables.parts_hash(work, prefix) for prefix in (utterances, _recordings(utterances)))
+    return _of(work.root, utterances, state, *listings)
 
 
 def identity(removed: Iterable[str]) -> str | None:
@@ -167,7 +184,7 @@ def covered(
             utterance.id in ids
             or utterance.recording_id in ids
             or any(removal.overlaps(utterance) for removal in by_uri.get(utterance.uri, ()))
-            or any(removal.uri != utterance.uri and removal.overlaps(utterance) for removal in copies)
+            or any((copy.id, utterance.uri) not in present and copy.overlaps(utterance) for copy in copies)
         )
 
     return [utterance for utterance in utterances if is_covered(utterance)]
@@ -176,9 +193,9 @@ def covered(
 def lacking(work: Store, removals: Sequence[Removal], *, thorough: bool = False) -> str | None:
     """What tables know of removals that these, which are the record, lack; None where they know of none.
 
-    Labels of removed utterances say so, and verdicts count those that their scores leave out. Labels and scores are
-    read only where the figures of a finished table count removed utterances; with `thorough` all labels are. Nothing is
-    known where utterances are broken: they are made again first.
+    Labels of removed utterances say so, recordings name those that the index left out, and verdicts count those that
+    their scores leave out. These are read only where the figures of a finished table count removed utterances; with
+    `thorough` all labels are. Nothing is known where utterances are broken: they are made again first.
     """
     with contextlib.suppress(DataError):
         return _lacking(work, removals, thorough=thorough)
@@ -186,8 +203,10 @@ def lacking(work: Store, removals: Sequence[Removal], *, thorough: bool = False)
 
 
 def _lacking(work: Store, removals: Sequence[Removal], *, thorough: bool) -> str | None:
-    labels = tables.parts(work, "labels") if thorough else _labels_of_removed(work)
-    if num := len(_labelled_removed(work, labels) - among(work, removals).keys()):
+    labels, known = tables.parts(work, "labels") if thorough else _labels_of_removed(work), among(work, removals)
+    if num := len(_ids_left_out(work) - known.keys()):
+        return f"a file of it is missing: the index has left {num:,} more utterances out"
+    if num := len(_labelled_removed(work, labels) - known.keys()):
         return f"a file of it is missing: the labels of {num:,} utterances say that these were removed"
     for verdicts in _finished(work, VerdictFigures):
         if verdicts.removed and (num := verdicts.removed - _num_left_out(work, verdicts, removals)) > 0:
@@ -246,8 +265,8 @@ def _labelled_removed(work: Store, labels: Sequence[str]) -> set[str]:
 def _num_left_out(work: Store, verdicts: VerdictFigures, removals: Sequence[Removal]) -> int:
     """How many of the utterances in the record the scores of these verdicts leave out.
 
-    Those of a table that is gone count as all; one that `voxstill verify` made again has no row of them, and then the
-    record itself has the ids.
+    Those of a table that is gone count as all; one that an earlier version made again neither has rows of them nor says
+    which they were, and then the record itself has the ids.
     """
     table = workdir.prefix("utterances", verdicts.utterances)
     if not tables.parts(work, table):
@@ -276,8 +295,8 @@ def _columns(work: Store, keys: Sequence[str], kind: type, *names: str) -> Itera
 
 
 @functools.lru_cache(maxsize=16)
-def _of(root: str, utterances: str, removed: str, listing: str) -> Mapping[str, Split]:
-    """`of`, read once for each state of the record and of the table, which `removed` and `listing` stand for."""
+def _of(root: str, utterances: str, removed: str, *_: str) -> Mapping[str, Split]:
+    """`of`, read once for each state of the record, `removed`, and for each listing of the table."""
     work = Store(root)
     return among(work, read(work)[0], utterances)
 
@@ -287,17 +306,67 @@ def among(work: Store, removals: Sequence[Removal], utterances: str = UTTERANCES
     if not removals:
         return {}
     splits: dict[str, Split] = {}
-    by_table: dict[str, list[str]] = {}
-    for key in tables.parts(work, utterances):
-        by_table.setdefault(key.rpartition("/")[0], []).append(key)
-    for keys in by_table.values():
+    for keys in _by_table(work, utterances).values():
         candidates = [
             tables.from_columns(row, Utterance)
             for part in tables.columns(work, keys, Utterance, _COLUMNS)
             for row in _candidates(part, removals).to_pylist()
         ]
-        splits |= {utterance.id: utterance.split for utterance in covered(removals, candidates)}
+        left_out, contents = _left_out(work, keys)
+        rows = covered(removals, [*candidates, *left_out], contents)
+        splits |= {utterance.id: utterance.split for utterance in rows}
     return splits
+
+
+def left_out(work: Store) -> Iterator[tuple[str, Utterance]]:
+    """The utterances that the index left out of any table as they had been removed, with the table of recordings."""
+    for table, keys in _by_table(work, UTTERANCES).items():
+        yield from ((_recordings(table), utterance) for utterance in _left_out(work, keys)[0])
+
+
+def _ids_left_out(work: Store) -> set[str]:
+    """The ids of what the index left out of the finished tables that count it."""
+    recipes = [figures.recipe for figures in _finished(work, IndexFigures) if figures.removed]
+    keys = (tables.parts(work, workdir.prefix("utterances", recipe)) for recipe in recipes)
+    return {utterance.id for of_table in keys for utterance in _left_out(work, of_table)[0]}
+
+
+def _by_table(work: Store, utterances: str) -> dict[str, list[str]]:
+    """The parts of all tables below a prefix, by their table."""
+    keys_by_table: dict[str, list[str]] = {}
+    for key in tables.parts(work, utterances):
+        keys_by_table.setdefault(key.rpartition("/")[0], []).append(key)
+    return keys_by_table
+
+
+def _left_out(work: Store, keys: Sequence[str]) -> tuple[list[Utterance], dict[str, str | None]]:
+    """What the index left out of these parts of a table, and the content hashes of the recordings by id."""
+    import pyarrow.compute as pc
+
+    there = set(tables.parts(work, _recordings(keys[0].rpartition("/")[0]))) if keys else set()
+    beside = [key for key in map(_recordings, keys) if key in there]
+    rows, contents = list[Utterance](), dict[str, str | None]()
+    for part in tables.columns(work, beside, _Recording):
+        has_removed = pc.greater(pc.list_value_length(part["removed"]), 0)  # null is no match
+        for row in part.filter(has_removed).to_pylist():
+            contents[row["id"]] = row["content_hash"]
+            rows += (Utterance(recording_id=row["id"], uri=row["uri"], **one) for one in row["removed"])
+    return rows, contents
+
+
+def _recordings(utterances: str) -> str:
+    """The prefix, or the key, of the recordings beside utterances."""
+    return f"recordings{utterances.removeprefix(UTTERANCES)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recording:
+    """Of a recording the columns that are read here."""
+
+    id: str
+    uri: str
+    content_hash: str | None = None
+    removed: tuple[RemovedUtterance, ...] | None = None
 
 
 def _candidates(utterances: pa.Table, removals: Sequence[Removal]) -> pa.Table:
