@@ -206,7 +206,10 @@ def test_an_error_with_any_character_is_printed() -> None:
 OF_A_WORK_FOLDER = ["index", "label", "filter", "shard", "verify", "clean", "plan", "control", "compare-teachers"]
 
 
-@pytest.mark.parametrize("command", [*OF_A_WORK_FOLDER, "explore", "remove --ids ids", "export-labels --output out"])
+@pytest.mark.parametrize(
+    "command",
+    [*OF_A_WORK_FOLDER, "explore", "remove --ids ids", "export-labels --output out", "train-lm --output a.arpa"],
+)
 def test_without_a_work_folder_both_ways_to_name_one_are_said(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,8 +226,8 @@ def test_the_configuration_may_name_work_and_source(
     (tmp_path / "one.wav").write_bytes(codec.encode(np.ones(16_000, np.int16), "wav"))
     (tmp_path / "all.jsonl").write_text('{"audio": "one.wav", "text": "one"}')
     (tmp_path / "base.yaml").write_text("work: tables\nsource: {uri: all.jsonl}\nteacher: {name: echo}\n")
-    for command in ("index", "label", "verify", "clean"):
-        assert cli.main([command, "--config", "base.yaml", "--json"]) == 0, capsys.readouterr().err
+    for command in ("index", "label", "filter", "shard", "verify", "clean", "train-lm --output words.arpa"):
+        assert cli.main([*command.split(), "--config", "base.yaml", "--json"]) == 0, capsys.readouterr().err
         figures = json.loads(capsys.readouterr().out)
         if command == "index":
             assert figures["recordings"] == 1

@@ -106,3 +106,14 @@ def test_a_tar_that_cannot_be_fetched_is_logged_and_read_by_ranges(
             until(lambda: caplog.messages)
     assert loader.replaced == PER_SHARD
     assert sum("read one by one" in line for line in caplog.messages) == 1
+
+
+def test_a_folder_that_cannot_be_used_costs_time_and_not_the_training(
+    remote: ShardIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    epoch_plan = planned(remote)
+    loader = Loader(Batches(remote, epoch_plan, cache_dir=CacheDir(tmp_path / "file" / "tars", PLENTY)), workers=0)
+    assert same(read_all(loader), read_all(Loader(Batches(remote, epoch_plan), workers=0)))
+    assert [line for line in caplog.messages if "cannot be used: Not a directory" in line] == caplog.messages
+    assert not loader.replaced

@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from voxstill.decoding import fusion, transducer, transducer_beam
-from voxstill.decoding.transducer import Floats, Memory
+from voxstill.decoding.transducer import EncodedBatch, Floats, Memory, TransducerModel
 
 PIECES = ["▁one", "▁two", "teen"]
 BLANK = len(PIECES)
+
+
+def model_of(network: Tiny | Early, durations: Sequence[int] = ()) -> TransducerModel:
+    return TransducerModel(
+        predict=network.predict,
+        joint=network.joint,
+        pieces=PIECES,
+        blank_id=BLANK,
+        frame_ms=80,
+        durations=durations,
+    )
 
 
 class Tiny:
@@ -42,21 +53,15 @@ class Tiny:
         return np.tanh(encoded + predicted) @ self.out.numpy()
 
     def decode(self, frames_B: list[int], width: int, fused: fusion.Fusion | None) -> list[tuple[int, ...]]:
-        named = {
-            "predict": self.predict,
-            "joint": self.joint,
-            "ids": ["a", "b"],
-            "pieces": PIECES,
-            "blank_id": BLANK,
-            "frame_ms": 80,
-            "durations": self.durations,
-        }
-        inputs = self.encoded_BFE, frames_B
+        batch = EncodedBatch(encoded_BFE=self.encoded_BFE, frames_B=frames_B, ids=["a", "b"])
         if fused is None:
-            return [hypothesis.token_ids for hypothesis in transducer.greedy(*inputs, **named)]
-        return [
-            hypothesis.token_ids for hypothesis in transducer_beam.beam(*inputs, width=width, fusion=fused, **named)
-        ]
+            hypotheses = transducer.greedy(self.model(), batch)
+        else:
+            hypotheses = transducer_beam.beam(self.model(), batch, width=width, fusion=fused)
+        return [hypothesis.token_ids for hypothesis in hypotheses]
+
+    def model(self) -> TransducerModel:
+        return model_of(self, self.durations)
 
     def walk(self, encoded_FE: Floats) -> list[tuple[int, int]]:
         """The likeliest token of each frame and text, one after another, with its frame."""
@@ -142,9 +147,7 @@ def test_a_greedy_text_is_that_of_a_walk_through_the_frames(
     tiny, draw = Tiny(seed, durations), np.random.default_rng(seed)
     tiny.out[:, BLANK] += draw.uniform(0, 3)
     tiny.encoded_BFE = draw.normal(0, 2, (len(frames_B), 25, 5)).astype(np.float32)
-    texts, _ = transducer.greedy_tokens(
-        tiny.encoded_BFE, frames_B, None, predict=tiny.predict, joint=tiny.joint, blank_id=BLANK, durations=durations
-    )
+    texts, _ = transducer.greedy_tokens(tiny.model(), tiny.encoded_BFE, frames_B, None)
     for tokens, frames, encoded_FE in zip(texts, frames_B, tiny.encoded_BFE, strict=True):
         assert [(token.id, token.start) for token in tokens] == tiny.walk(encoded_FE[:frames])
 
@@ -167,19 +170,8 @@ def test_no_frames_are_no_words() -> None:
 
 def test_times_lie_in_order() -> None:
     tiny = Tiny(3, (0, 1, 2))
-    hypotheses = transducer_beam.beam(
-        tiny.encoded_BFE,
-        [3, 3],
-        width=8,
-        fusion=fusion.fusion(PIECES),
-        predict=tiny.predict,
-        joint=tiny.joint,
-        ids=["a", "b"],
-        pieces=PIECES,
-        blank_id=BLANK,
-        frame_ms=80,
-        durations=tiny.durations,
-    )
+    batch = EncodedBatch(encoded_BFE=tiny.encoded_BFE, frames_B=[3, 3], ids=["a", "b"])
+    hypotheses = transducer_beam.beam(tiny.model(), batch, width=8, fusion=fusion.fusion(PIECES))
     for hypothesis in hypotheses:
         for one, other in itertools.pairwise(hypothesis.words):
             assert one.start_ms <= other.start_ms
@@ -209,19 +201,12 @@ def test_words_are_where_the_frames_alone_say_if_these_know_them(width: int) -> 
     frame_log_probs[0, :, BLANK] = -0.1
     for frame, token in ((4, 0), (5, 0), (9, 1)):
         frame_log_probs[0, frame, BLANK], frame_log_probs[0, frame, token] = -9.0, -0.1
-    named = {
-        "predict": early.predict,
-        "joint": early.joint,
-        "ids": ["a", "b"],
-        "pieces": PIECES,
-        "blank_id": BLANK,
-        "frame_ms": 80,
-        "frame_log_probs": frame_log_probs,
-    }
-    inputs = encoded_BFE, [12, 12]
-    if width > 1:
-        named |= {"width": width, "fusion": fusion.fusion(PIECES, None, 0.0, 0.0, [], 0.0)}
-    known, unknown = (transducer.greedy if width == 1 else transducer_beam.beam)(*inputs, **named)
+    batch = EncodedBatch(encoded_BFE=encoded_BFE, frames_B=[12, 12], ids=["a", "b"], frame_log_probs=frame_log_probs)
+    if width == 1:
+        known, unknown = transducer.greedy(model_of(early), batch)
+    else:
+        fused = fusion.fusion(PIECES, None, 0.0, 0.0, [], 0.0)
+        known, unknown = transducer_beam.beam(model_of(early), batch, width=width, fusion=fused)
     assert known.text == unknown.text == "one two"
     assert [(word.start_ms, word.end_ms) for word in known.words] == [(320, 480), (720, 800)]
     assert [(word.start_ms, word.end_ms) for word in unknown.words] == [(0, 80), (0, 80)]

@@ -140,3 +140,45 @@ def test_one_recording_is_diarized_and_not_its_letters(tmp_path: Path) -> None:
     result = voxstill.diarize(tmp_path / "a.wav", cfg)
     assert [row.audio for row in result.recordings] == [str(tmp_path / "a.wav")]
     assert voxstill.diarize(str(tmp_path / "a.wav"), cfg) == result
+
+
+# ------------------------------------------------------------------------------------------------------- other lists
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ("ab", "cd"),
+        "ab",
+        [("a", "b"), "cd"],
+        [("a",)],
+        [("a", None)],
+        [(b"a", b"b")],
+        [{"reference": "a", "hypothesis": "b"}],
+        {("a", "b"): 1},
+        [dict.fromkeys("ab").keys()],  # a set whose order is the same in each process
+        ("a", "b", "c"),
+        None,
+        [1],
+    ],
+    ids=repr,
+)
+def test_what_is_no_pair_of_strings_is_not_scored(pairs: Any) -> None:
+    with pytest.raises(voxstill.ConfigError, match="`pairs` cannot have"):
+        voxstill.wer(pairs)
+
+
+def test_pairs_may_come_one_by_one_and_in_lists() -> None:
+    expected = voxstill.wer([("a b", "a c"), ("d", "d")])
+    assert expected.errors == 1
+    assert voxstill.wer(iter([["a b", "a c"], ["d", "d"]])) == expected
+    assert voxstill.wer(np.array([["a b", "a c"], ["d", "d"]])) == expected  # type: ignore[arg-type]
+    assert voxstill.wer([]).errors == 0
+
+
+@pytest.mark.parametrize("streaming", [560, True, "560", [560, 560], [561], ["560"], [560.0], [[560]], None], ids=repr)
+def test_chunk_sizes_are_a_list_of_known_ones(tmp_path: Path, streaming: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(voxstill.ConfigError, match=r"`streaming=.*` has no valid chunk sizes") as caught:
+        voxstill.export(tmp_path / "model", tmp_path / "out", voxstill.Config(), streaming=streaming)
+    assert (caught.value.code, "streaming=[560, 160]" in caught.value.fix) == ("option-value", True)

@@ -100,6 +100,17 @@ def test_python_has_the_same_result(tmp_path: Path, engine: str) -> None:
         result.render("text")  # type: ignore[arg-type]
 
 
+def test_recordings_that_are_decoded_ahead_have_the_turns_of_each_alone(tmp_path: Path, engine: str) -> None:
+    paths = [write(tmp_path / f"talk{i}.wav", 2 + i, 300 + 50 * i) for i in range(4)]
+    (tmp_path / "broken.wav").write_bytes(b"no audio")
+    paths[2:2] = [tmp_path / "broken.wav", tmp_path / "missing.wav"]
+    cfg = voxstill.load_config(None, engine)
+    together, alone = voxstill.diarize(paths, cfg), [voxstill.diarize(path, cfg) for path in paths]
+    assert together.recordings == [result.recordings[0] for result in alone]
+    assert together.turns == [turn for result in alone for turn in result.turns]
+    assert [row.error is None for row in together.recordings] == [True, True, False, False, True, True]
+
+
 def indexed(folder: Path, *overrides: str) -> Any:
     """Index the recordings in a folder, with each worker in this process."""
     return index(config.load(None, [f"work={folder}/work", f"source.uri={folder}/audio", "engine=inline", *overrides]))

@@ -291,6 +291,18 @@ def test_subtitles_stay_in_their_folder_and_on_their_lines(awkward: Config, tmp_
     assert all(path.read_text(encoding="utf-8").count("\n") == 4 for path in paths)
 
 
+def test_no_subtitle_ends_after_its_recording(tmp_path: Path) -> None:
+    rows = [
+        {"audio": "a.wav", "id": f"a{channel}", "channel": channel, "text": text, "start_ms": 500, "split": "train"}
+        for channel, text in enumerate(("one", "two"))
+    ]
+    cfg = labelled(tmp_path, rows, audio=codec.encode(np.ones((16 * 850, 2), np.int16), "wav"))
+    export(cfg, tmp_path / "srt", "srt")
+    (path,) = (tmp_path / "srt").iterdir()
+    clocks = [line for line in path.read_text().splitlines() if "-->" in line]
+    assert clocks == ["00:00:00,500 --> 00:00:00,850"] * 2
+
+
 def test_subtitles_of_files_with_one_name_do_not_replace_each_other(tmp_path: Path) -> None:
     rows = [{"audio": f"{folder}/a.wav", "text": folder, "split": "train"} for folder in ("x", "y")]
     cfg = labelled(tmp_path, rows)

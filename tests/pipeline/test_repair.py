@@ -43,9 +43,14 @@ def write_source(folder: Path, last: int) -> None:
 
 
 def made(cfg: Config) -> ShardFigures:
+    return shard(filtered(cfg))
+
+
+def filtered(cfg: Config) -> Config:
+    """The configuration, of which all is done but the shards."""
     for step in (index, label_utterances, filter_labels):
         step(cfg)
-    return shard(cfg)
+    return cfg
 
 
 @pytest.fixture
@@ -90,9 +95,14 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
+def samples_of(tar: Path) -> list[Sample]:
+    """What the sidecar of a shard says of its samples."""
+    return tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)
+
+
 def in_audio(tar: Path) -> int:
     """A place inside the audio of the first sample of a shard."""
-    [row, *_] = tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)
+    row = samples_of(tar)[0]
     return row.offset + row.num_bytes // 2
 
 
@@ -135,7 +145,7 @@ def test_of_the_source_no_more_is_read_than_is_broken(cfg: Config, harm: Callabl
     """With the other shard's recordings away: they are not asked for."""
     before = files(cfg)
     tar = one(cfg, "shards/*/*.tar")
-    own = {row.id for row in tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)}
+    own = {row.id for row in samples_of(tar)}
     for number in range(NUM):
         if f"u{number}" not in own:
             (Path(str(cfg.source.uri)).parent / f"{number}.wav").unlink()
@@ -151,7 +161,7 @@ def test_of_the_source_no_more_is_read_than_is_broken(cfg: Config, harm: Callabl
 @pytest.mark.parametrize("is_all", [True, False], ids=["no source", "one recording missing"])
 def test_a_shard_whose_source_is_not_there_stays_as_it_is(cfg: Config, *, is_all: bool) -> None:
     tar = one(cfg, "shards/*/*.tar")
-    [sample, *_] = tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)
+    sample = samples_of(tar)[0]
     source = Path(str(cfg.source.uri)).parent
     flip(tar, in_audio(tar))
     before = files(cfg)
@@ -183,7 +193,7 @@ def test_a_sidecar_and_a_tar_that_are_broken_stay_where_the_source_is_not_there(
 def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config) -> None:
     """Its note is broken, so all is made again; the first shard is by the time the second cannot be."""
     one(cfg, "shards/*/_base.json").write_text("{")
-    second = tables.from_parquet(one(cfg, "shards/*/00001.parquet").read_bytes(), Sample)
+    second = samples_of(one(cfg, "shards/*/00001.tar"))
     before = files(cfg)
     (Path(str(cfg.source.uri)).parent / f"{second[0].id[1:]}.wav").unlink()
     with pytest.raises(StorageError):
@@ -383,9 +393,7 @@ def test_a_tar_of_an_earlier_generation_is_made_again_where_it_lies(grown: Confi
 
 
 def test_an_utterance_whose_source_changed_is_not_left_out_of_the_shards(cfg: Config, tmp_path: Path) -> None:
-    fresh = changed(cfg, f"work={tmp_path / 'fresh'}")
-    for step in (index, label_utterances, filter_labels):
-        step(fresh)
+    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
     path = tmp_path / "source/7.wav"
     before = path.read_bytes()
     path.write_bytes(wav(700))
@@ -401,9 +409,7 @@ def test_an_utterance_whose_source_changed_is_not_left_out_of_the_shards(cfg: Co
 
 def test_an_utterance_whose_file_decayed_is_not_left_out_of_the_shards(cfg: Config, tmp_path: Path) -> None:
     """Its time and its size are what they were, and it cannot be decoded any more."""
-    fresh = changed(cfg, f"work={tmp_path / 'fresh'}")
-    for step in (index, label_utterances, filter_labels):
-        step(fresh)
+    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
     path = tmp_path / "source/7.wav"
     before, version = path.read_bytes(), path.stat()
     path.write_bytes(b"RIFX" + before[4:])
@@ -415,9 +421,7 @@ def test_an_utterance_whose_file_decayed_is_not_left_out_of_the_shards(cfg: Conf
 
 
 def test_a_source_that_changed_for_good_does_not_stop_the_shards_of_the_rest(cfg: Config, tmp_path: Path) -> None:
-    fresh = changed(cfg, f"work={tmp_path / 'fresh'}")
-    for step in (index, label_utterances, filter_labels):
-        step(fresh)
+    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
     (tmp_path / "source/7.wav").write_bytes(wav(700))
     with pytest.raises(StorageError):
         shard(fresh)
@@ -428,7 +432,7 @@ def test_a_source_that_changed_for_good_does_not_stop_the_shards_of_the_rest(cfg
 
 def test_a_shard_is_not_made_again_of_a_source_that_changed(cfg: Config) -> None:
     tar = one(cfg, "shards/*/*.tar")
-    [sample, *_] = tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)
+    sample = samples_of(tar)[0]
     flip(tar, in_audio(tar))
     before = files(cfg)
     path = Path(str(cfg.source.uri)).parent / f"{sample.id[1:]}.wav"
@@ -462,7 +466,7 @@ def unpacked(tmp_path: Path) -> Config:
 def break_both(cfg: Config) -> tuple[Path, Path]:
     """Flip a byte of the first sample of the shard, in the tar and in the unpacked copy."""
     tar, copy = one(cfg, "shards/*/*.tar"), one(cfg, "unpacked/*.tar")
-    [sample, *_] = tables.from_parquet(tar.with_suffix(".parquet").read_bytes(), Sample)
+    sample = samples_of(tar)[0]
     flip(tar, in_audio(tar))
     flip(copy, copy.read_bytes().index(f"{sample.id[1:]}.wav".encode()) + 512 + 2000)
     return tar, copy

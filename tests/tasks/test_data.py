@@ -6,12 +6,14 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tones import PLAIN, TEXTS, write_shards
 from voxstill.audio import codec
 from voxstill.core import pcm
-from voxstill.core.config import Augment, Config, Plan
+from voxstill.core.config import Augment, Cache, Config, Plan
+from voxstill.core.errors import ConfigError
 from voxstill.core.records import Batch
 from voxstill.nn import augment_features
 from voxstill.nn.frontends import LogMelFrontend
@@ -126,6 +128,24 @@ def test_a_corpus_without_a_dev_split_has_no_dev_batches(tmp_path: Path) -> None
     assert list(corpus.dev_batches(lambda: None)) == []
     task = CtcTask(tokenizer.train(TEXTS, "word", 9), Config().train, PLAIN)
     assert task.validate(torch.nn.Identity(), corpus.dev_batches(lambda: None)) is None
+
+
+@pytest.mark.parametrize("name", ["file", "file/cache"])
+def test_a_cache_folder_that_cannot_be_used_is_refused_where_shards_are_far_away(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cfg = Config(cache=Cache(folder=str(tmp_path / name)))
+    vocabulary = tokenizer.train(TEXTS, "word", 9)
+    for store in (Store(str(tmp_path / "near")), Store(f"memory://{tmp_path.name}")):
+        write_shards(store, "s", {"train": 3})
+
+    def opened(root: str) -> Corpus:
+        normalize, frontend = normalizer("basic"), LogMelFrontend(cfg.augment)
+        return Corpus(Store(root), "s", tmp_path / "corpus", vocabulary, normalize, frontend, cfg, rank=0, ranks=1)
+
+    opened(str(tmp_path / "near"))  # needs none
+    with pytest.raises(ConfigError, match=r"`cache\.folder`") as caught:
+        opened(f"memory://{tmp_path.name}")
+    assert caught.value.fix
 
 
 def test_dev_batches_come_with_their_references_and_the_counts_of_the_whole_split(tmp_path: Path) -> None:

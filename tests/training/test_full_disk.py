@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tones import TEXTS, batch_of, context_of
 from training.train_once import train_once
-from voxstill.core.errors import StorageError
+from voxstill.core.errors import StorageError, TrainingError
 from voxstill.core.monitor import JsonLines, log, log_to
 from voxstill.storage.rundir import RunDir
+from voxstill.text import tokenizer
+from voxstill.training.guard import Guard
 from voxstill.training.meter import Meter
+from voxstill.training.profiler import WARM_UP_STEPS, StepProfiler
 from voxstill.training.state import State
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -127,6 +133,44 @@ def test_a_training_goes_on_without_metrics_and_log(
     assert told.count("the metrics cannot be written: No space left") == 1
     assert told.count("train.log` cannot be written: No space left") == 1
     assert "6 lines of the metrics were not written" in told
+
+
+def test_skipped_steps_that_cannot_be_saved_are_told_once_and_counted_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = Guard(RunDir(tmp_path), 0, lambda _: "lower the rate")
+    batch = batch_of(tokenizer.train(TEXTS, "word", 9))
+
+    def passes(step: int) -> bool:
+        return guard.passes(math.nan, 1.0, step, [batch], context_of(batch))
+
+    with full_beyond(1000):
+        assert not any(passes(step) for step in range(9))
+        with pytest.raises(TrainingError, match="10 steps in a row") as caught:
+            passes(9)
+    assert caught.value.fix == "lower the rate"  # there is no file to replay
+    assert len(messages(caplog, "a skipped step cannot be saved: ")) == 1
+    assert len(messages(caplog, "its batches are not saved")) == 10
+    assert not list(RunDir(tmp_path).skipped.iterdir())
+    assert guard.passes(1.0, 1.0, 10, [batch], context_of(batch))
+    assert not passes(11)  # the disk has space again
+    assert [path.name for path in RunDir(tmp_path).skipped.iterdir()] == ["step=11-rank=0.safetensors"]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1000, 10_000])
+def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_bytes: int
+) -> None:
+    run = RunDir(tmp_path)
+    with StepProfiler(run, 1, 0) as profiler:
+        for step in range(WARM_UP_STEPS + 1):
+            profiler.before_step(step)
+        for _ in range(20):
+            torch.ones(4, 4) @ torch.ones(4, 4)
+        with full_beyond(num_bytes):
+            profiler.end()
+    assert len(messages(caplog, "steps=11-11.json` cannot be written: ")) == 1
+    assert not list(run.profile.iterdir())
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_training(work: Path, tmp_path: Path) -> None:

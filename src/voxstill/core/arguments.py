@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Set
 from numbers import Real
 from typing import Any
 
@@ -62,3 +62,22 @@ def strings(name: str, value: object, *, several: str | None = None) -> list[str
             fix=several or f"give a list: {name}=[...]",
         )
     return [os.fspath(item) for item in values]
+
+
+def string_pairs(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """The pairs of strings in the value, one at a time; ConfigError where it holds something else.
+
+    A string of two letters is no pair, and mappings and sets have no first and second.
+    """
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | Mapping | Set)
+    for item in value if is_list else [value]:  # type: ignore[attr-defined]
+        is_pair = isinstance(item, Iterable) and not isinstance(item, str | Mapping | Set)
+        pair = list(item) if is_pair else []
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise ConfigError(
+                f"`{name}` cannot have {item!r:.100}",
+                code="option-value",
+                why="it is a list of pairs of strings",
+                fix=f"give a list of tuples of two strings: {name}=[(..., ...), ...]",
+            )
+        yield pair[0], pair[1]

@@ -308,10 +308,10 @@ class _Tars:
             path = local_path(uri) if self._folder is None or is_local(uri) else path_in(self._folder, shard)
             try:
                 self._files[shard] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
+            except OSError:
                 if is_local(uri):
                     raise
-                return None
+                return None  # it is not fetched yet, or could not be
             # a fetched tar that was deleted takes space on the disk as long as it is open
             deleted = [number for number, file in self._files.items() if not os.fstat(file).st_nlink]
             for number in deleted or list(self._files)[:-_MAX_OPEN]:

@@ -69,7 +69,7 @@ class Prefetch:
     """While entered, fetches tars into the cache in the order of their first use; deletes each after its last.
 
     A tar is there whole or not at all, and the cache stays below its limit: a tar that does not fit, or cannot be
-    fetched, is read utterance by utterance. Tars that an earlier run left in the cache are used.
+    fetched or stored, is read utterance by utterance. Tars that an earlier run left in the cache are used.
     """
 
     def __init__(self, corpus: ShardIndex, cache_dir: CacheDir, needed: Iterable[ShardUse]) -> None:
@@ -84,16 +84,12 @@ class Prefetch:
         ]
 
     def __enter__(self) -> Prefetch:
-        folder = self._cache_dir.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        wanted = {path_in(folder, use.shard).name: use for use in self._needed}
-        for path in folder.iterdir():
-            use = wanted.get(path.name)
-            if use is not None and path.stat().st_size >= use.num_bytes:
-                self._held[use.shard] = use
-            else:
-                path.unlink()
-        self._needed = [use for use in self._needed if use.shard not in self._held]
+        try:
+            self._reuse()
+        except OSError as error:  # a full disk, for one
+            why = error.strerror or error
+            log.warning("prefetch: `%s` cannot be used: %s; utterances are read one by one", error.filename, why)
+            self._needed, self._held = [], {}
         for thread in self._threads:
             thread.start()
         return self
@@ -104,6 +100,19 @@ class Prefetch:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(_CLOSING_S)
+
+    def _reuse(self) -> None:
+        """Hold the tars of an earlier run that are needed again, and remove all others."""
+        folder = self._cache_dir.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        wanted = {path_in(folder, use.shard).name: use for use in self._needed}
+        for path in folder.iterdir():
+            use = wanted.get(path.name)
+            if use is not None and path.stat().st_size >= use.num_bytes:
+                self._held[use.shard] = use
+            else:
+                path.unlink()
+        self._needed = [use for use in self._needed if use.shard not in self._held]
 
     def step_done(self, step: int) -> None:
         """Note that `step` has been read, and delete the tars whose last use it was."""

@@ -190,12 +190,14 @@ def decode_transducer(
     pauses: Sequence[Pauses | None],
 ) -> list[Hypothesis]:
     """Decode encoder states of a transducer; one hypothesis for each id. Without a search decoding is greedy."""
-    common: dict[str, Any] = {
-        **{"predict": predict, "joint": joint, "durations": durations, "frame_log_probs": frame_log_probs},
-        **{"ids": ids, "pieces": pieces, "blank_id": blank_id, "frame_ms": frame_ms, "pauses": pauses},
-    }
+    model = transducer.TransducerModel(
+        predict=predict, joint=joint, pieces=pieces, blank_id=blank_id, frame_ms=frame_ms, durations=durations
+    )
+    batch = transducer.EncodedBatch(
+        encoded_BFE=encoded_BFE, frames_B=frames_B, ids=ids, pauses=pauses, frame_log_probs=frame_log_probs
+    )
     if isinstance(search, BeamSearch):
         from voxstill.decoding import transducer_beam  # compiled code, which greedy decoding does not need
 
-        return transducer_beam.beam(encoded_BFE, frames_B, width=search.width, fusion=search.fusion, **common)
-    return transducer.greedy(encoded_BFE, frames_B, **common)
+        return transducer_beam.beam(model, batch, width=search.width, fusion=search.fusion)
+    return transducer.greedy(model, batch)

@@ -13,7 +13,7 @@ from voxstill.core.records import NO_AUDIO, Hypothesis
 from voxstill.decoding import spikes, transducer
 from voxstill.decoding.loaded import LoadedModel, Samples
 from voxstill.decoding.tokens import WORD_START, Token, hypothesis, log_softmax
-from voxstill.decoding.transducer import Floats, Joint, Predict, PredictorState
+from voxstill.decoding.transducer import Floats, Joint, Predict, PredictorState, TransducerModel
 from voxstill.nn import chunks
 
 Cache = tuple[NDArray[np.generic], ...]
@@ -62,9 +62,9 @@ class StreamDecoder:
         frame_ms: int,
     ) -> None:
         """`start` is the cache of one stream before its first chunk."""
-        self._encode, self._start, self._predict, self._joint = encode, start, predict, joint
+        self._encode, self._start = encode, start
         self.chunk_ms, self._num_mels = chunk_ms, num_mels
-        self._pieces, self._blank_id, self._frame_ms = pieces, blank_id, frame_ms
+        self._model = TransducerModel(predict=predict, joint=joint, pieces=pieces, blank_id=blank_id, frame_ms=frame_ms)
         self._has_whole_words = all(piece.startswith(WORD_START) for piece in pieces if piece)
 
     def open(self) -> Stream:
@@ -123,14 +123,7 @@ class StreamDecoder:
             np.concatenate([one.hidden_LBH for one in begun], 1),
             np.concatenate([one.cell_LBH for one in begun], 1),
         )
-        tokens, after = transducer.greedy_tokens(
-            encoded_BFP,
-            list(map(len, new)),
-            state,
-            predict=self._predict,
-            joint=self._joint,
-            blank_id=self._blank_id,
-        )
+        tokens, after = transducer.greedy_tokens(self._model, encoded_BFP, list(map(len, new)), state)
         for b, stream in enumerate(streams):
             place = stream.num_decoded
             stream.tokens += [token._replace(start=token.start + place, end=token.end + place) for token in tokens[b]]
@@ -140,26 +133,26 @@ class StreamDecoder:
             stream.num_decoded += len(new[b])
 
     def _predictor_start(self) -> PredictorState:
-        predicted_BUP, memory = self._predict(np.full((1, 1), self._blank_id), None)
+        predicted_BUP, memory = self._model.predict(np.full((1, 1), self._model.blank_id), None)
         return PredictorState(predicted_BUP[:, 0], *memory)
 
     def _so_far(self, stream: Stream) -> Hypothesis:
         num = len(stream.tokens)
         if not self._has_whole_words:
-            starts = [i for i, token in enumerate(stream.tokens) if self._pieces[token.id].startswith(WORD_START)]
+            starts = [i for i, token in enumerate(stream.tokens) if self._model.pieces[token.id].startswith(WORD_START)]
             num = starts[-1] if starts else 0
-        return hypothesis("", stream.tokens[:num], self._pieces, self._frame_ms)
+        return hypothesis("", stream.tokens[:num], self._model.pieces, self._model.frame_ms)
 
     def _final(self, stream: Stream, samples_T: Samples) -> Hypothesis:
         if not stream.encoded:
             return Hypothesis(id="", text="", error=NO_AUDIO, finish="failed")
         log_probs_FV = self.frame_log_probs(np.concatenate(stream.encoded))
-        [tokens] = transducer.timed([stream.tokens], [len(log_probs_FV)], log_probs_FV[None], self._blank_id)
-        return hypothesis("", tokens, self._pieces, self._frame_ms, spikes.pauses(samples_T))
+        [tokens] = transducer.timed([stream.tokens], [len(log_probs_FV)], log_probs_FV[None], self._model.blank_id)
+        return hypothesis("", tokens, self._model.pieces, self._model.frame_ms, spikes.pauses(samples_T))
 
     def frame_log_probs(self, encoded_FP: Floats) -> Floats:
         """Log-probabilities (F, V) of frames without the predictor: a CTC model, learned beside."""
-        logits_FV = self._joint(encoded_FP, np.zeros_like(encoded_FP))[:, : self._blank_id + 1]
+        logits_FV = self._model.joint(encoded_FP, np.zeros_like(encoded_FP))[:, : self._model.blank_id + 1]
         return log_softmax(logits_FV)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,36 @@ MIN_ALIGNMENT = -4.0
 """Log-probability a token below which frames without the predictor do not say when tokens are spoken."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransducerModel:
+    """The predictor and the joint of a transducer, its tokens and its frames.
+
+    With `durations` the last logits of the joint choose the number of frames to advance.
+    """
+
+    predict: Predict
+    joint: Joint
+    pieces: Sequence[str]
+    blank_id: int
+    frame_ms: int
+    durations: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBatch:
+    """The encoder's output for each utterance, of which frames beyond `frames_B` are never read.
+
+    With `pauses` words last as `spikes` says, and with `frame_log_probs` (B, F, V), those of frames without the
+    predictor, they begin where these say.
+    """
+
+    encoded_BFE: Floats
+    frames_B: Sequence[int]
+    ids: Sequence[str]
+    pauses: Sequence[Pauses | None] | None = None
+    frame_log_probs: Floats | None = None
+
+
 class PredictorState(NamedTuple):
     """The state of the predictor after the last token of each utterance (B, P), and the memory of its LSTM then."""
 
@@ -37,45 +68,27 @@ class PredictorState(NamedTuple):
     cell_LBH: Floats
 
 
-def greedy(
-    encoded_BFE: Floats,
-    frames_B: Sequence[int],
-    *,
-    predict: Predict,
-    joint: Joint,
-    ids: Sequence[str],
-    pieces: Sequence[str],
-    blank_id: int,
-    frame_ms: int,
-    durations: Sequence[int] = (),
-    pauses: Sequence[Pauses | None] | None = None,
-    frame_log_probs: Floats | None = None,
-) -> list[Hypothesis]:
+def greedy(model: TransducerModel, batch: EncodedBatch) -> list[Hypothesis]:
     """Greedy decoding, one hypothesis for each id: the most likely tokens of a frame until the blank (Graves 2012,
     2.5).
 
     The blank is the last of the tokens, and stands before the first token. A token lasts the frame in which
-    it is emitted. Frames beyond `frames_B` are never read. With `durations` the last logits of the joint choose the
-    number of frames to advance, which a token lasts, at least one (Xu et al. 2023, "Efficient
-    sequence transduction by jointly predicting tokens and durations"). With `pauses` words last as `spikes` says, and
-    with `frame_log_probs` (B, F, V), those of frames without the predictor, they begin where these say.
+    it is emitted, or with durations as many frames as are advanced, at least one (Xu et al. 2023, "Efficient
+    sequence transduction by jointly predicting tokens and durations").
     """
-    tokens, _ = greedy_tokens(
-        encoded_BFE, frames_B, None, predict=predict, joint=joint, blank_id=blank_id, durations=durations
-    )
-    rows = zip(ids, timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
-    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
+    tokens, _ = greedy_tokens(model, batch.encoded_BFE, batch.frames_B, None)
+    return hypotheses(model, batch, tokens)
+
+
+def hypotheses(model: TransducerModel, batch: EncodedBatch, tokens: Sequence[Sequence[Token]]) -> list[Hypothesis]:
+    """The hypothesis of each utterance from its tokens, with the times of its words."""
+    timed_tokens = timed(tokens, batch.frames_B, batch.frame_log_probs, model.blank_id)
+    rows = zip(batch.ids, timed_tokens, batch.pauses or [None] * len(batch.ids), strict=True)
+    return [hypothesis(id_, path, model.pieces, model.frame_ms, quiet) for id_, path, quiet in rows]
 
 
 def greedy_tokens(
-    encoded_BFE: Floats,
-    frames_B: Sequence[int],
-    state: PredictorState | None,
-    *,
-    predict: Predict,
-    joint: Joint,
-    blank_id: int,
-    durations: Sequence[int] = (),
+    model: TransducerModel, encoded_BFE: Floats, frames_B: Sequence[int], state: PredictorState | None
 ) -> tuple[list[list[Token]], PredictorState]:
     """The tokens of `greedy`, and the predictor's state after them.
 
@@ -84,22 +97,23 @@ def greedy_tokens(
     which grows while they are blank (Bataev et al. 2024, "Label-Looping", loops over tokens instead of frames too).
     """
     num, num_frames_B = len(encoded_BFE), np.array(frames_B, np.int64)
+    blank_id, durations = model.blank_id, np.array(model.durations)
     tokens: list[list[Token]] = [[] for _ in range(num)]
     frame_B, num_symbols_B = np.zeros(num, np.int64), np.zeros(num, np.int64)
     window_B = np.full(num, WINDOWS[0])
     if state is None:
-        predicted_BUP, memory = predict(np.full((num, 1), blank_id), None)
+        predicted_BUP, memory = model.predict(np.full((num, 1), blank_id), None)
         state = PredictorState(predicted_BUP[:, 0], *memory)
     state = PredictorState(*(array.copy() for array in state))
     while len(row_A := np.flatnonzero(frame_B < num_frames_B)):
         size_A = np.minimum(window_B[row_A], num_frames_B[row_A] - frame_B[row_A])
         row_N, first_A = np.repeat(row_A, size_A), np.cumsum(size_A) - size_A
         frame_N = frame_B[row_N] + np.arange(len(row_N)) - np.repeat(first_A, size_A)
-        logits_NV = joint(encoded_BFE[row_N, frame_N], state.predicted_BP[row_N])
+        logits_NV = model.joint(encoded_BFE[row_N, frame_N], state.predicted_BP[row_N])
         best_N = logits_NV[:, : blank_id + 1].argmax(-1)
         duration_N = np.zeros(len(row_N), np.int64)
-        if durations:
-            duration_N = np.array(durations)[logits_NV[:, blank_id + 1 :].argmax(-1)]
+        if len(durations):
+            duration_N = durations[logits_NV[:, blank_id + 1 :].argmax(-1)]
         passed_A = _blanks(best_N == blank_id, duration_N, first_A, size_A)
         frame_B[row_A] += passed_A
         num_symbols_B[row_A[passed_A > 0]] = 0
@@ -118,7 +132,9 @@ def greedy_tokens(
             tokens[b].append(Token(best, frame, end, logprob_1))
         frame_B[row_E] += advance_E
         num_symbols_B[row_E[advance_E > 0]] = 0
-        predicted_E1P, memory = predict(best_N[at_E, None], (state.hidden_LBH[:, row_E], state.cell_LBH[:, row_E]))
+        predicted_E1P, memory = model.predict(
+            best_N[at_E, None], (state.hidden_LBH[:, row_E], state.cell_LBH[:, row_E])
+        )
         state.predicted_BP[row_E], state.hidden_LBH[:, row_E], state.cell_LBH[:, row_E] = predicted_E1P[:, 0], *memory
     return tokens, state
 

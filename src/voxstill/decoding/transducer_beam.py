@@ -12,30 +12,22 @@ from numpy.typing import NDArray
 from voxstill.core.records import Hypothesis
 from voxstill.decoding import fusion as fused
 from voxstill.decoding.fusion import Fusion
-from voxstill.decoding.spikes import Pauses
-from voxstill.decoding.tokens import Token, hypothesis, log_softmax
-from voxstill.decoding.transducer import MAX_SYMBOLS, Floats, Ints, Joint, Memory, Predict, timed
+from voxstill.decoding.tokens import Token, log_softmax
+from voxstill.decoding.transducer import (
+    MAX_SYMBOLS,
+    EncodedBatch,
+    Floats,
+    Ints,
+    Memory,
+    TransducerModel,
+    hypotheses,
+)
 
 FUSION_MARGIN = 20.0
 """Log-probability that a language model and phrases may add to a text in a frame."""
 
 
-def beam(
-    encoded_BFE: Floats,
-    frames_B: Sequence[int],
-    *,
-    width: int,
-    fusion: Fusion,
-    predict: Predict,
-    joint: Joint,
-    ids: Sequence[str],
-    pieces: Sequence[str],
-    blank_id: int,
-    frame_ms: int,
-    durations: Sequence[int] = (),
-    pauses: Sequence[Pauses | None] | None = None,
-    frame_log_probs: Floats | None = None,
-) -> list[Hypothesis]:
+def beam(model: TransducerModel, batch: EncodedBatch, *, width: int, fusion: Fusion) -> list[Hypothesis]:
     """Beam search, one hypothesis for each id: the most likely text in the beam, summed over its alignments.
 
     The steps are those of `transducer.greedy`; the `width` most likely texts at the same frame are extended, and within
@@ -44,10 +36,8 @@ def beam(
     (Graves 2012, algorithm 1). `fusion` adds the scores of a language model and phrases. Times and confidences are
     those of the most likely alignment.
     """
-    search = _Search(width, fusion, predict, joint, blank_id, tuple(durations))
-    tokens = search.tokens(encoded_BFE, frames_B)
-    rows = zip(ids, timed(tokens, frames_B, frame_log_probs, blank_id), pauses or [None] * len(ids), strict=True)
-    return [hypothesis(id_, path, pieces, frame_ms, quiet) for id_, path, quiet in rows]
+    search = _Search(model, width, fusion, tuple(model.durations))
+    return hypotheses(model, batch, search.tokens(batch.encoded_BFE, batch.frames_B))
 
 
 class _Emission(NamedTuple):
@@ -119,18 +109,16 @@ class _Extension(NamedTuple):
 class _Search:
     """The search of a batch."""
 
+    model: TransducerModel
     width: int
     fusion: Fusion
-    predict: Predict
-    joint: Joint
-    blank_id: int
     durations: tuple[int, ...]
 
     def tokens(self, encoded_BFE: Floats, frames_B: Sequence[int]) -> list[list[Token]]:
         """The tokens of the most likely text of each utterance, as in its most likely alignment."""
         empty_1 = np.zeros(1, np.dtype(list(fused.TEXT_FIELDS), align=True))
         fused.start(self.fusion, empty_1, 0)
-        state_11P, memory = self.predict(np.full((1, 1), self.blank_id), None)
+        state_11P, memory = self.model.predict(np.full((1, 1), self.model.blank_id), None)
         beams = []
         for row, frames in enumerate(frames_B):
             empty = _Hypothesis(0, 0.0, 0.0, None, empty_1[0], 0.0, memory, state_11P[0, 0])
@@ -150,12 +138,12 @@ class _Search:
         texts = [text for one in beams for text in one.active]
         size_A = np.array([len(one.active) for one in beams])
         row_N = np.repeat([one.row for one in beams], size_A)
-        logits_NV = self.joint(encoded_BFE[row_N, frame], self._states(texts))
-        logprob_NV = log_softmax(logits_NV[:, : self.blank_id + 1])
+        logits_NV = self.model.joint(encoded_BFE[row_N, frame], self._states(texts))
+        logprob_NV = log_softmax(logits_NV[:, : self.model.blank_id + 1])
         duration_logprob_ND: list[list[float]] = [[0.0]] * len(texts)
         if self.durations:
-            duration_logprob_ND = log_softmax(logits_NV[:, self.blank_id + 1 :]).astype(np.float64).tolist()
-        blank_N = logprob_NV[:, self.blank_id].astype(np.float64).tolist()
+            duration_logprob_ND = log_softmax(logits_NV[:, self.model.blank_id + 1 :]).astype(np.float64).tolist()
+        blank_N = logprob_NV[:, self.model.blank_id].astype(np.float64).tolist()
         extensions = self._extensions(texts, size_A, logprob_NV)
         first = 0
         for one, extended in zip(beams, extensions, strict=True):
@@ -204,8 +192,8 @@ class _Search:
 
     def _extensions(self, texts: Sequence[_Hypothesis], size_A: Ints, logprob_NV: Floats) -> Iterator[list[_Extension]]:
         """The most likely `width` texts of each beam with a token more."""
-        num_tokens = min(self.width, self.blank_id)
-        token_NC = _likeliest_tokens(logprob_NV[:, : self.blank_id], num_tokens)
+        num_tokens = min(self.width, self.model.blank_id)
+        token_NC = _likeliest_tokens(logprob_NV[:, : self.model.blank_id], num_tokens)
         logprob_NC = np.take_along_axis(logprob_NV, token_NC, 1).astype(np.float64)
         fused_N = np.array([text.fused for text in texts])
         score_NC = logprob_NC + fused.piece_scores(self.fusion, fused_N, token_NC)
@@ -233,7 +221,7 @@ class _Search:
         if pending:
             newest = np.array([cast("_Emission", text.path).token for text in pending])
             hidden_LNH, cell_LNH = (np.concatenate([text.memory[i] for text in pending], axis=1) for i in (0, 1))
-            state_N1P, (hidden_LNH, cell_LNH) = self.predict(newest[:, None], (hidden_LNH, cell_LNH))
+            state_N1P, (hidden_LNH, cell_LNH) = self.model.predict(newest[:, None], (hidden_LNH, cell_LNH))
             for n, text in enumerate(pending):
                 text.state_P = state_N1P[n, 0]
                 text.memory = hidden_LNH[:, n : n + 1], cell_LNH[:, n : n + 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -19,8 +19,9 @@ from voxstill.core.records import ErrorCounts, Utterance
 from voxstill.core.result import Figures
 from voxstill.decoding.checkpoint_files import model_folder
 from voxstill.decoding.classes import LoadedClassifier, classify
+from voxstill.decoding.loaded import Samples, padded
 from voxstill.decoding.recognizer import batches_by_length
-from voxstill.evaluation.recognition import hidden_texts, read_audio, unread_warnings, with_text
+from voxstill.evaluation.recognition import audio_parts, hidden_texts, unread_warnings, with_text
 from voxstill.evaluation.report import classes as report
 from voxstill.evaluation.results import Evaluation
 from voxstill.nn import classifiers, students
@@ -131,31 +132,10 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
     student = LoadedClassifier(folder, cfg.augment)
     config = student.model.config
     judged = _judged(cfg, config.target, config.text, utterances)
-    audio, unread = read_audio(cfg, judged)
     torch.set_num_threads(1)
-    model, frontend, names, device = student.model, student.frontend, student.names, student.device
-    model_s = 0.0
-    classes: dict[str, str] = {}
-    embedded: dict[str, NDArray[np.float32]] = {}
-    with Progress("evaluate", len(audio), "utterances") as bar:
-        lengths = [len(samples_T) for _, samples_T in audio]
-        usable = [num if frontend.num_frames(num) else 0 for num in lengths]
-        unread |= {row.id: "too short" for (row, _), num in zip(audio, usable, strict=True) if not num}
-        for members in batches_by_length(usable, student.batch_ms):
-            waves = [torch.from_numpy(audio[i][1]) for i in members]
-            ids = [audio[i][0].id for i in members]
-            begin = time.perf_counter()
-            with torch.inference_mode():
-                audio_BT = torch.nn.utils.rnn.pad_sequence(waves, batch_first=True).to(device)
-                len_B = torch.tensor([len(samples_T) for samples_T in waves], device=device)
-                hypotheses, embedding_BE = classify(model, frontend, names, audio_BT, len_B, ids)
-            model_s += time.perf_counter() - begin
-            classes |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
-            if embedding_BE is not None:
-                embedded |= dict(zip(ids, embedding_BE.numpy(), strict=True))
-            bar.advance(len(members))
-    warnings = unread_warnings(unread, len(judged))
-    rows = [row for row in judged if row.id in classes]
+    outputs = _outputs(cfg, student, judged)
+    warnings = unread_warnings(outputs.unread, len(judged))
+    rows = [row for row in judged if row.id in outputs.classes]
     audio_s = sum(row.duration_ms for row in rows) / 1000
     figures = ClassifierFigures(
         model=target,
@@ -163,16 +143,54 @@ def evaluate(cfg: Config, target: str, utterances: Sequence[Utterance]) -> Evalu
         task=classifiers.task_of(config),
         target=config.target,
         utterances=len(rows),
-        verification=_verified(rows, embedded, cfg) if embedded else None,
-        by_class=_by_class(rows, classes, set(names), cfg),
-        rtfx=audio_s / max(model_s, 1e-9),
-        parameters=students.num_parameters(model),
-        unread=unread,
+        verification=_verified(rows, outputs.embedded, cfg) if outputs.embedded else None,
+        by_class=_by_class(rows, outputs.classes, set(student.names), cfg),
+        rtfx=audio_s / max(outputs.model_s, 1e-9),
+        parameters=students.num_parameters(student.model),
+        unread=outputs.unread,
         warnings=warnings,
         stamp=scoring.stamp(config.text if config.target == "text" else "none", {}),
     )
     page = {"page.html": report.page(_page_of(figures))}
     return Evaluation(figures=figures.to_dict(), detail=("classes", "confusion"), files=page)
+
+
+@dataclass(slots=True)
+class _Outputs:
+    """The class and the embedding (E,) of each utterance by its id, or why it has none, and the time of the model."""
+
+    classes: dict[str, str] = field(default_factory=dict)
+    embedded: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    model_s: float = 0.0
+
+
+def _outputs(cfg: Config, student: LoadedClassifier, judged: Sequence[Utterance]) -> _Outputs:
+    """Classify utterances, of which a part is in memory at once."""
+    outputs, num_frames = _Outputs(), student.frontend.num_frames
+    with Progress("evaluate", len(judged), "utterances") as bar:
+        for part in audio_parts(cfg, judged):
+            outputs.unread |= part.unread
+            lengths = [len(samples_T) if num_frames(len(samples_T)) else 0 for _, samples_T in part.audio]
+            outputs.unread |= {
+                row.id: "too short" for (row, _), num in zip(part.audio, lengths, strict=True) if not num
+            }
+            for members in batches_by_length(lengths, student.batch_ms):
+                _add_batch(outputs, student, [part.audio[member] for member in members])
+            bar.advance(len(part.audio) + len(part.unread))
+    return outputs
+
+
+def _add_batch(outputs: _Outputs, student: LoadedClassifier, audio: Sequence[tuple[Utterance, Samples]]) -> None:
+    ids = [row.id for row, _ in audio]
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        audio_BT, len_B = padded([samples_T for _, samples_T in audio], student.device)
+        hypotheses, embedding_BE = classify(student.model, student.frontend, student.names, audio_BT, len_B, ids)
+    outputs.model_s += time.perf_counter() - begin
+    outputs.classes |= {hypothesis.id: hypothesis.text for hypothesis in hypotheses}
+    if embedding_BE is not None:
+        outputs.embedded |= dict(zip(ids, embedding_BE.numpy(), strict=True))
 
 
 def _judged(cfg: Config, column: str, text: str, utterances: Sequence[Utterance]) -> list[Utterance]:

@@ -12,7 +12,7 @@ from voxstill.core.monitor import Progress, log
 from voxstill.core.records import Label, Utterance, fingerprint
 from voxstill.core.result import Figures
 from voxstill.decoding.loaded import Samples
-from voxstill.evaluation.recognition import RecognitionErrors, error_figures, read_audio, unread_warnings
+from voxstill.evaluation.recognition import RecognitionErrors, audio_parts, error_figures, unread_warnings
 from voxstill.labelling import label
 from voxstill.storage import tables, workdir
 from voxstill.storage.store import Store
@@ -112,19 +112,23 @@ def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Uttera
     """
     name = f"{cfg.teacher.name}@{free.revision()}"
     free.load()
-    audio, unread = read_audio(cfg, judged)
     texts: dict[str, str] = {}
-    cpu_s = 0.0
-    with Progress("evaluate the teacher without its grammar", len(audio), "utterances") as bar:
-        for utterance, samples_T in audio:
-            start = time.process_time()
-            [result] = free.transcribe_batch([Clip(utterance=replace(utterance, text=None), samples_T=samples_T)])
-            cpu_s += time.process_time() - start
-            if result.error is None:
-                texts[utterance.id] = result.text
-            else:
-                unread[utterance.id] = result.error
-            bar.advance(1)
+    unread: dict[str, str] = {}
+    cpu_s, audio_ms = 0.0, 0
+    with Progress("evaluate the teacher without its grammar", len(judged), "utterances") as bar:
+        for part in audio_parts(cfg, judged):
+            unread |= part.unread
+            bar.advance(len(part.unread))
+            for utterance, samples_T in part.audio:
+                start = time.process_time()
+                [result] = free.transcribe_batch([Clip(utterance=replace(utterance, text=None), samples_T=samples_T)])
+                cpu_s += time.process_time() - start
+                audio_ms += utterance.duration_ms
+                if result.error is None:
+                    texts[utterance.id] = result.text
+                else:
+                    unread[utterance.id] = result.error
+                bar.advance(1)
     free.close()
     warnings = unread_warnings(unread, len(judged))
     errors = error_figures(cfg, judged, texts)
@@ -133,7 +137,7 @@ def evaluate_without_grammar(cfg: Config, free: Teacher, judged: Sequence[Uttera
         split=cfg.evaluate.split,
         errors=replace(errors, warnings=[*warnings, *errors.warnings]),
         hypotheses=texts,
-        rtfx=sum(utterance.duration_ms for utterance, _ in audio) / 1000 / max(cpu_s, 1e-9),
+        rtfx=audio_ms / 1000 / max(cpu_s, 1e-9),
         without_grammar=True,
     )
 

@@ -6,7 +6,7 @@ A threshold is tried through the rule that reads it, so what is shown here is wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -43,15 +43,15 @@ class Effect(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleTrial(Result):
-    """What one rule does alone."""
+class _Trial(Result):
+    """What something does, whose figures stand beside it."""
 
-    rule: str
     effect: Effect
 
     def to_dict(self) -> dict[str, object]:
-        """The rule, and the figures of its effect beside it."""
-        return {"rule": self.rule, **self.effect.to_dict()}
+        """What was tried, and the figures of its effect beside it."""
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "effect"}
+        return {**own, **self.effect.to_dict()}
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any]) -> Self:
@@ -60,20 +60,17 @@ class RuleTrial(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point(Result):
+class RuleTrial(_Trial):
+    """What one rule does alone."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(_Trial):
     """What one value of an option does."""
 
     value: float
-    effect: Effect
-
-    def to_dict(self) -> dict[str, object]:
-        """The value, and the figures of its effect beside it."""
-        return {"value": self.value, **self.effect.to_dict()}
-
-    @classmethod
-    def from_dict(cls, figures: Mapping[str, Any]) -> Self:
-        """The point that `to_dict` wrote."""
-        return read(cls, {**figures, "effect": figures})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +112,13 @@ def tune_thresholds(scores: pa.Table, cfg: Filter, confidences: Confidences) -> 
     trial = Filter(frame_ms=cfg.frame_ms)  # whose options let pass what they can
     rules = [RuleTrial(rule=rule.name, effect=_effect(columns, ~rule.fires(columns, cfg))) for rule in RULES]
     options = [_tune_threshold(columns, rule, cfg, trial) for rule in RULES if rule.option is not None]
-    share = _tune_share(columns, cfg, trial)
+    is_known = not np.isnan(columns["mean_logprob"]).all()
+    share = _tune_confidence(columns, cfg, trial, "keep_share", SHARES if is_known else ())
     options.append(share)
     own = Confidences(columns["mean_logprob"])
     if any(own.tie(trial.model_copy(update={"keep_share": value})) is not None for value in SHARES):
-        options.append(_tune_confidence(columns, cfg, trial, proposes=share.proposed is None))
+        thresholds, proposes = _confidence_thresholds(columns), share.proposed is None
+        options.append(_tune_confidence(columns, cfg, trial, "min_confidence", thresholds, proposes=proposes))
     proposed = {trial.option: trial.proposed for trial in options if trial.proposed is not None}
     tighter = cfg.model_copy(update=proposed)
     return TuneResult(
@@ -160,46 +159,33 @@ def _tune_threshold(columns: Columns, rule: Rule, cfg: Filter, trial: Filter) ->
     return OptionTrial(option=rule.option, rule=rule.name, set=current, proposed=proposed, points=points)
 
 
-def _tune_share(columns: Columns, cfg: Filter, trial: Filter) -> OptionTrial:
-    """Try shares to keep by confidence and propose the largest that halves the error rate."""
+def _tune_confidence(
+    columns: Columns, cfg: Filter, trial: Filter, option: str, values: Sequence[float], *, proposes: bool = True
+) -> OptionTrial:
+    """Try values of an option by which labels are kept by confidence; propose the first that halves the error rate."""
     rule = rule_of("low_confidence")
-    points: list[Point] = []
-    known_N = ~np.isnan(columns["mean_logprob"])
-    for share in SHARES if known_N.any() else ():
-        fires_N = rule.fires(columns, trial.model_copy(update={"keep_share": share}))
-        points.append(Point(value=share, effect=_effect(columns, ~fires_N)))
-    proposed = _first_that_halves(columns, points)
+    points = []
+    for value in values:
+        fires_N = rule.fires(columns, trial.model_copy(update={option: value}))
+        points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
+    proposed, current = _first_that_halves(columns, points) if proposes else None, getattr(cfg, option)
     return OptionTrial(
-        option="keep_share",
+        option=option,
         rule=rule.name,
-        set=cfg.keep_share,
-        proposed=None if proposed == cfg.keep_share else proposed,
+        set=current,
+        proposed=None if proposed == current else proposed,
         points=points,
     )
 
 
-def _tune_confidence(columns: Columns, cfg: Filter, trial: Filter, *, proposes: bool) -> OptionTrial:
-    """Try the distinct confidences as thresholds, where many labels share one and no share can part them.
-
-    The lowest that halves the error rate is proposed, where no share is.
-    """
-    rule = rule_of("low_confidence")
+def _confidence_thresholds(columns: Columns) -> list[float]:
+    """Thresholds between the distinct confidences, for labels of which many share one and no share can part them."""
     known_N = ~np.isnan(columns["mean_logprob"])
     distinct_V: list[float] = np.unique(np.exp(columns["mean_logprob"][known_N])).tolist()
+    if len(distinct_V) < 2:
+        return []
     places_Q = np.unique(np.linspace(1, len(distinct_V) - 1, _STEPS, dtype=np.int64))
-    points: list[Point] = []
-    for place in places_Q.tolist() if len(distinct_V) > 1 else ():
-        value = threshold_between(distinct_V[place - 1], distinct_V[place])
-        fires_N = rule.fires(columns, trial.model_copy(update={"min_confidence": value}))
-        points.append(Point(value=value, effect=_effect(columns, ~fires_N)))
-    proposed = _first_that_halves(columns, points) if proposes else None
-    return OptionTrial(
-        option="min_confidence",
-        rule=rule.name,
-        set=cfg.min_confidence,
-        proposed=None if proposed == cfg.min_confidence else proposed,
-        points=points,
-    )
+    return [threshold_between(distinct_V[place - 1], distinct_V[place]) for place in places_Q.tolist()]
 
 
 def _first_that_halves(columns: Columns, points: Sequence[Point]) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from voxstill.core.arguments import strings
+from voxstill.core.arguments import string_pairs, strings
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -104,13 +104,15 @@ def compare(
 def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     """Word errors of pairs of reference and hypothesis, compared as they stand; `rate` of the counts is the WER.
 
+    ConfigError if something in `pairs` is no pair of strings.
+
     >>> counts = voxstill.wer([("turn on the light", "turn off light")])
     >>> counts.errors, counts.rate
     (2, 0.5)
     """
     from voxstill.scoring import words
 
-    return words.wer(pairs)
+    return words.wer(string_pairs("pairs", pairs))
 
 
 def score_words(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, get_args
@@ -17,11 +18,14 @@ from voxstill.core.result import NOT_IN_JSON, Result
 from voxstill.diarization.diarizer import Diarization, Diarizer
 from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader, exit_code, in_one_line
+from voxstill.pipeline.decode_ahead import Decoded
 from voxstill.storage.redaction import redact_uri
 from voxstill.text import rttm, subtitles
 
 TurnFormat = Literal["rttm", "json", "srt"]
 FORMS: tuple[TurnFormat, ...] = get_args(TurnFormat)
+_AHEAD_MS = 60_000
+"""So much audio is decoded ahead, and the recording that goes beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,20 +117,23 @@ def diarize(cfg: Config, names: Sequence[str], form: TurnFormat = "rttm") -> Dia
     session_of = _sessions([redact_uri(path) for path in paths])
     reader, rows, turns = AudioReader(cfg), list[DiarizedRecording](), list[SpeakerTurn]()
     with Diarizer(section) as diarizer, Progress("diarize", len(paths), "files") as bar:
-        for path in paths:
-            name = redact_uri(path)
-            row, diarization = _diarize(reader, diarizer, path, name)
-            rows.append(row)
-            turns += _turns(name, session_of[name], diarization)
-            bar.advance()
+        for sources, names_of_run in recordings.in_runs(paths):
+            opened = reader.read_each(sources, ahead_ms=_AHEAD_MS)
+            for name, (_, decoding) in zip(names_of_run, opened, strict=True):
+                row, diarization = _diarize(diarizer, name, decoding)
+                rows.append(row)
+                turns += _turns(name, session_of[name], diarization)
+                bar.advance()
     return DiarizeResult(
         turns=turns, speakers=sum(row.speakers for row in rows), recordings=rows, skipped=num_skipped, form=form
     )
 
 
-def _diarize(reader: AudioReader, diarizer: Diarizer, path: str, name: str) -> tuple[DiarizedRecording, Diarization]:
+def _diarize(
+    diarizer: Diarizer, name: str, decoding: AbstractContextManager[Decoded]
+) -> tuple[DiarizedRecording, Diarization]:
     try:
-        with recordings.readable(path) as source, reader.read(source) as decoded:
+        with decoding as decoded:
             diarization = Diarization() if decoded.is_silent else diarizer.diarize(decoded.samples_T)
             warnings = [warning for warning in (decoded.warning, diarization.warning) if warning is not None]
             row = DiarizedRecording(

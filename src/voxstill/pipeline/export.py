@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 
 from voxstill.core.atomic import atomic_folder
@@ -71,19 +72,21 @@ class ExportResult(Result):
 def chunks_of(text: str) -> tuple[int, ...]:
     """The chunks in `560,160`; ConfigError if it is not a chunk size of a streaming student."""
     chunks_ms = [int(word) if word.strip().isascii() and word.strip().isdigit() else -1 for word in text.split(",")]
-    check_chunks(chunks_ms, f"`--streaming {text}`")
-    return tuple(chunks_ms)
+    return _checked_chunks(chunks_ms, f"`--streaming {text}`", "560,160")
 
 
-def check_chunks(chunks_ms: Sequence[int], what: str) -> None:
-    """ConfigError if one of them is not a chunk size of a streaming student, or is given twice."""
-    if not set(chunks_ms) <= set(CHUNKS_MS) or len(set(chunks_ms)) < len(chunks_ms):
+def _checked_chunks(chunks_ms: object, what: str, example: str) -> tuple[int, ...]:
+    """The chunks as ints; ConfigError if they are no list of chunk sizes of a streaming student, each once."""
+    values = list(chunks_ms) if isinstance(chunks_ms, Iterable) else [None]
+    numbers = tuple(int(value) if isinstance(value, Integral) else -1 for value in values)
+    if not set(numbers) <= set(CHUNKS_MS) or len(set(numbers)) < len(numbers):
         raise ConfigError(
             f"{what} has no valid chunk sizes",
             code="option-value",
             why=f"a streaming student has chunks of {', '.join(map(str, CHUNKS_MS))} ms",
-            fix="give some of these, each once: `560,160`",
+            fix=f"give a list of some of these, each once: `{example}`",
         )
+    return numbers
 
 
 def export(cfg: Config, model: str, output: str, *, int8: bool = False, streaming: Sequence[int] = ()) -> ExportResult:
@@ -96,7 +99,7 @@ def export(cfg: Config, model: str, output: str, *, int8: bool = False, streamin
     tokens differ.
     """
     onnx_files.check_installed()
-    check_chunks(streaming, "`streaming`")
+    streaming = _checked_chunks(streaming, f"`streaming={streaming!r:.100}`", "streaming=[560, 160]")
     if exported.locate(model) is not None:
         raise ConfigError(
             f"`{model}` is exported already",
@@ -205,7 +208,7 @@ def _recognizer(path: Path, chunk_ms: int | None = None) -> Recognizer:
     return recognizer
 
 
-def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int]) -> ExportedModel | None:
+def _finished(target: Path, weights: str, *, int8: bool, streaming: tuple[int, ...]) -> ExportedModel | None:
     """What is in the folder where it is complete and of the same model; ConfigError if it holds something else."""
     if exported.locate(str(target)) is None:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -227,7 +230,7 @@ def _finished(target: Path, weights: str, *, int8: bool, streaming: Sequence[int
     if faults := exported.faults(target, manifest):
         log.warning("export: made again: %s", ", ".join(f"`{name}`: {why}" for name, why in faults.items()))
         return None
-    if streaming and tuple(streaming) != tuple(manifest.chunks_ms):
+    if streaming and streaming != tuple(manifest.chunks_ms):
         return None
     has_int8 = any(name.endswith(".int8.onnx") for name in manifest.files)
     return manifest if has_int8 or not int8 or "rejected" in manifest.gate else None

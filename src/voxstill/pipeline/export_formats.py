@@ -329,8 +329,9 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_srt(labels: ExportedLabels, folder: Path) -> int:
     """One SubRip file for each recording, named after its file; returns 0, as no label is left out.
 
-    A label without word times is divided in proportion to its characters. The utterances of a recording follow one
-    another in the table. Of files with the same name all but the first have the id of their recording in the name, too.
+    A label without word times is divided in proportion to its characters, and no cue ends after the recording. The
+    utterances of a recording follow one another in the table. Of files with the same name all but the first have the id
+    of their recording in the name, too.
     """
     for recording_id, group in groupby(labels.rows, lambda row: row.utterance.recording_id):
         rows = list(group)
@@ -341,8 +342,10 @@ def write_srt(labels: ExportedLabels, folder: Path) -> int:
             path = folder / f"{stem}-{recording_id}.srt"
         channels = dict.fromkeys(row.utterance.channel for row in rows)
         of_channels = ([row for row in rows if row.utterance.channel == channel] for channel in channels)
+        words_of_channels = (chain.from_iterable(map(_words, same)) for same in of_channels)
+        duration_ms = rows[0].recording.duration_ms
         cues = sorted(
-            (cue for same in of_channels for cue in subtitles.cues(chain.from_iterable(map(_words, same)))),
+            (cue for words in words_of_channels for cue in subtitles.cues(words, duration_ms)),
             key=lambda cue: (cue.start_ms, cue.end_ms),
         )
         path.write_text(subtitles.srt(cues), encoding="utf-8")

@@ -14,11 +14,10 @@ from voxstill.audio import vad
 from voxstill.core import pcm
 from voxstill.core.config import Segment
 from voxstill.core.errors import VoxstillError
+from voxstill.decoding.options import GPU_MS
 from voxstill.pipeline.audio_input import in_one_line
 from voxstill.pipeline.decode_ahead import Decoded
 
-GROUP_MS = 300_000
-"""How much of a recording is in memory at once, an utterance more or less."""
 T = TypeVar("T")
 
 
@@ -49,7 +48,8 @@ class UtteranceGroups(Generic[T]):
     """Gives a model the utterances of recordings, as many at once as make a batch of it.
 
     `run` takes their samples and names, and gives an output for each. A batch has at most `batch_ms` of audio, where
-    each utterance counts as `window_ms` at least. With `cuts_silence` recordings of zeros have utterances, too.
+    each utterance counts as `window_ms` at least. Of a longer recording as much is in memory as a GPU takes at once, an
+    utterance more or less. With `cuts_silence` recordings of zeros have utterances, too.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class UtteranceGroups(Generic[T]):
         cuts_silence: bool = False,
     ) -> None:
         self._segment, self._run, self._window_ms, self._cuts_silence = segment, run, window_ms, cuts_silence
-        self.batch_ms = min(batch_ms, GROUP_MS)
+        self.batch_ms = min(batch_ms, GPU_MS)
         """How much audio is to be decoded ahead."""
 
     def readings(self, recordings: Iterable[tuple[str, AbstractContextManager[Decoded]]]) -> Iterator[Reading[T]]:
@@ -90,7 +90,7 @@ class UtteranceGroups(Generic[T]):
         reading.warning = decoded.warning
         is_cut = self._cuts_silence or not decoded.is_silent
         for start, end in vad.segment(samples_T, self._segment) if is_cut else ():
-            if group and _duration_ms(group) + end - start > GROUP_MS:
+            if group and _duration_ms(group) + end - start > GPU_MS:
                 self._take(group)
             utterance_T = samples_T[pcm.ms_to_samples(start) : pcm.ms_to_samples(end)]
             group.append(_Utterance(reading, start, end, utterance_T))

@@ -28,6 +28,28 @@ _DRAFT_PREFIX = "torn-"
 _LOCK = "lock"
 
 
+def writable_folder(folder: str) -> Path:
+    """The path of `cache.folder`, which is made; ConfigError where nothing can be written there.
+
+    A full disk is no error: what does not fit is not cached.
+    """
+    path = Path(folder).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            is_file = isinstance(error, FileExistsError | NotADirectoryError)
+            raise ConfigError(
+                f"`cache.folder` cannot be `{folder}`",
+                code="option-value",
+                why="it is a file, or a part of the path is" if is_file else error.strerror or str(error),
+                fix="name a folder that you may write to, or leave it out to cache nothing",
+            ) from None
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
     """The cached bytes of an address, and version and size of the object that they were read from."""
@@ -52,22 +74,7 @@ class Cache:
     @classmethod
     def open(cls, folder: str, max_gb: float) -> Self:
         """The cache in `cache.folder`, which is made; ConfigError where nothing can be written there."""
-        path = Path(folder).expanduser().absolute()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # what does not fit is not cached: see `put`
-                return cls(path, int(max_gb * 1e9))
-            is_file = isinstance(error, FileExistsError | NotADirectoryError)
-            raise ConfigError(
-                f"`cache.folder` cannot be `{folder}`",
-                code="option-value",
-                why="it is a file, or a part of the path is" if is_file else error.strerror or str(error),
-                fix="name a folder that you may write to, or leave it out to cache nothing",
-            ) from None
-        return cls(path, int(max_gb * 1e9))
+        return cls(writable_folder(folder), int(max_gb * 1e9))
 
     def read(self, uri: str, etag: str | None = None) -> CacheEntry | None:
         """The cached version of `uri`, or just the version `etag`; None if it is not cached or damaged."""

@@ -24,6 +24,7 @@ from voxstill.data.prefetch import CacheDir
 from voxstill.data.shard_index import NO_WEIGHTS, LossWeights
 from voxstill.nn.frontends import Frontend
 from voxstill.storage import shard_format
+from voxstill.storage.cache import writable_folder
 from voxstill.storage.store import Store
 from voxstill.text.tokenizer import Tokenizer
 from voxstill.training.task import DevBatch, StepContext
@@ -59,8 +60,6 @@ class Corpus:
         self._folder, self._cfg, self._rank, self._ranks = folder, cfg, rank, ranks
         self._replaced, self._spent = 0, LoaderTimes()
         name = f"tars-{fingerprint(store.root, prefix, str(folder.absolute()))}-{rank}"  # of no other experiment
-        cache_root = Path(cfg.cache.folder).expanduser().absolute() if cfg.cache.folder else folder
-        self._cache_dir = CacheDir(cache_root / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
 
         def encode(text: str, spoken: Sequence[Word]) -> tuple[list[int], list[tuple[int, int]]]:
             assert tokenizer is not None
@@ -82,6 +81,9 @@ class Corpus:
             )
             for split, weights in of_split.items()
         )
+        cache = cfg.cache.folder if self._train.is_far or self._dev.is_far else None
+        cache_root = folder if cache is None else writable_folder(cache)
+        self._cache_dir = CacheDir(cache_root / name, int(cfg.cache.max_gb * 1_000_000_000 / ranks))
         if len(self._train) and not self._train.weight.any():
             raise DataError(
                 "there is nothing to learn: the loss of every utterance has weight 0",

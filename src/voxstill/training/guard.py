@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -33,9 +33,13 @@ class Guard:
     def __init__(self, run: RunDir, rank: int, advise: Callable[[bool], str]) -> None:
         self._run, self._rank, self._advise = run, rank, advise
         self._in_a_row = 0
+        self._is_warned = False
 
     def passes(self, loss: float, grad_norm: float, step: int, batches: Sequence[Batch], context: StepContext) -> bool:
-        """Whether the step may be taken; where it may not, this rank's batches are saved for `voxstill doctor`."""
+        """Whether the step may be taken; where it may not, this rank's batches are saved for `voxstill doctor`.
+
+        A full disk does not end the training: the batches are for diagnosis alone.
+        """
         is_finite = abs(loss) < float("inf")  # NaN is not
         if is_finite and grad_norm < float("inf"):
             self._in_a_row = 0
@@ -43,26 +47,38 @@ class Guard:
         self._in_a_row += 1
         ids = [field for batch in batches for field in batch.ids]
         shown = ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
-        path = self._run.skipped / f"step={step}-rank={self._rank}.safetensors"
-        save(path, batches, context, step=step, rank=self._rank)
+        path = self._saved(step, batches, context)
+        replay = None if path is None else f"`voxstill doctor {self._run.path} --batch {path}`"
         log.warning(
-            "step %d is skipped: loss %s, gradient norm %s; utterances %s; `voxstill doctor %s --batch %s` replays it",
+            "step %d is skipped: loss %s, gradient norm %s; utterances %s; %s",
             step,
             loss,
             grad_norm,
             shown,
-            self._run.path,
-            path,
+            "its batches are not saved" if replay is None else f"{replay} replays it",
         )
         if self._in_a_row >= LIMIT:
+            advice = self._advise(is_finite)
             raise TrainingError(
                 f"the loss or its gradient was not finite in {LIMIT} steps in a row",
                 code="loss-not-finite",
                 why=f"the last one had loss {loss} and gradient norm {grad_norm} on {shown}",
-                fix=f"{self._advise(is_finite)}; `voxstill doctor {self._run.path} --batch {path}` shows whether the "
-                "audio is at fault",
+                fix=advice if replay is None else f"{advice}; {replay} shows whether the audio is at fault",
             )
         return False
+
+    def _saved(self, step: int, batches: Sequence[Batch], context: StepContext) -> Path | None:
+        """The file of this rank's batches; None where it cannot be written, of which the first one is logged."""
+        path = self._run.skipped / f"step={step}-rank={self._rank}.safetensors"
+        try:
+            save(path, batches, context, step=step, rank=self._rank)
+        except (OSError, SafetensorError) as error:
+            if not self._is_warned:
+                why = first_line(error)
+                log.warning("train: a skipped step cannot be saved: %s; the training goes on without it", why)
+            self._is_warned = True
+            return None
+        return path
 
 
 def save(path: Path, batches: Sequence[Batch], context: StepContext, *, step: int, rank: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from torch.profiler import profile, record_function
 
-from voxstill.core.atomic import atomic_file
+from voxstill.core.atomic import name_beside
 from voxstill.core.monitor import log
 from voxstill.storage.rundir import RunDir
 
@@ -19,7 +20,7 @@ class StepProfiler:
     """A `with` block in which `num_steps` steps are traced after the warm-up; without `num_steps` it does nothing.
 
     A validation, which may be of any length, or the end of the training ends the trace before. It is written to
-    `profile/` of the experiment.
+    `profile/` of the experiment; where it cannot be, as on a full disk, that is logged and the training goes on.
     """
 
     def __init__(self, run: RunDir, num_steps: int | None, first_step: int) -> None:
@@ -63,8 +64,30 @@ class StepProfiler:
             self._mark.__exit__(None, None, None)
             self._mark, self._step = None, self._step + 1
         traced.stop()
-        self._run.profile.mkdir(exist_ok=True)
         path = self._run.profile / f"steps={self._begin + 1}-{self._step}.json"
-        with atomic_file(path) as draft:
-            traced.export_chrome_trace(str(draft))
-        log.info("train: `%s` is a trace of these steps; https://ui.perfetto.dev opens it", path)
+        try:
+            _write(traced, path)
+        except OSError as error:
+            log.warning("train: `%s` cannot be written: %s; the training goes on", path, error.strerror or error)
+        else:
+            log.info("train: `%s` is a trace of these steps; https://ui.perfetto.dev opens it", path)
+
+
+def _write(traced: profile, path: Path) -> None:
+    """Write a trace, whole or not at all; OSError if it cannot be written."""
+    path.parent.mkdir(exist_ok=True)
+    with name_beside(path) as folder:  # torch leaves what it has begun beside the file
+        folder.mkdir()
+        draft = folder / path.name
+        traced.export_chrome_trace(str(draft))
+        # torch raises nothing where it could not write: there is no file then, or one that ends too early
+        if not draft.exists() or not _ends(draft):
+            raise OSError("torch could not write all of it: the disk may be full")
+        draft.replace(path)
+
+
+def _ends(trace: Path) -> bool:
+    """Whether the JSON in a file has its last bracket."""
+    with trace.open("rb") as file:
+        file.seek(max(trace.stat().st_size - 16, 0))
+        return file.read().rstrip().endswith(b"}")
