@@ -20,7 +20,7 @@ from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.remove import remove
 from voxstill.pipeline.repair import settle
-from voxstill.pipeline.shard import shard
+from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import VerifyResult, verify
 from voxstill.storage import manifest, set_aside, tables
 from voxstill.storage.figures import ShardFigures
@@ -387,6 +387,33 @@ def test_a_tar_of_an_earlier_generation_is_made_again_where_it_lies(grown: Confi
     source.rename(source.with_name("source"))
     assert repaired(grown).exit_code == 0
     assert without_manifests(grown) == whole
+
+
+def test_a_broken_base_of_unlabelled_shards_keeps_no_shards_from_being_made_again(cfg: Config) -> None:
+    unlabelled = Path(cfg.work) / "shards" / shard_unlabelled(cfg).recipe
+    [labelled] = (path.parent for path in Path(cfg.work).glob("shards/*/_base.json") if path.parent != unlabelled)
+    whole = content(cfg)
+    (unlabelled / "_base.json").write_bytes(b"")
+    (labelled / "00001.parquet").unlink()
+    result = repaired(cfg)
+    assert result.exit_code == 0
+    assert content(cfg) == whole
+    assert (unlabelled / tables.SUCCESS).exists()
+    assert (labelled / tables.SUCCESS).exists()
+
+
+def test_shards_stay_finished_where_the_record_of_removals_is_broken(cfg: Config) -> None:
+    """Whether they are older than the last removal is not known then."""
+    remove(cfg, ["u3"])
+    filter_labels(cfg)
+    shard(cfg)
+    one(cfg, "removed/*.parquet").write_bytes(b"PAR1")
+    newest = max(Path(cfg.work).glob(f"shards/*/{tables.SUCCESS}"), key=lambda path: path.stat().st_mtime_ns).parent
+    (newest / "00000.parquet").unlink()
+    broken = files(cfg)
+    with pytest.raises(DataError, match="record of removed utterances is broken"):
+        repaired(cfg)
+    assert files(cfg) == broken
 
 
 # --------------------------------------------------------------------------- sources that changed for a moment

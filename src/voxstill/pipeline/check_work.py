@@ -149,7 +149,7 @@ class _Check:
             self._tar(table, part, tars)
         table.add_doubled(ids)
         try:
-            generation.source_of(self.work, table.prefix)
+            self.work.read_json(f"{table.prefix}/{generation.BASE}")
         except VoxstillError as error:
             table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         if (figures := table.sound_figures) is not None:
