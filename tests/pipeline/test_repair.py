@@ -416,6 +416,34 @@ def test_shards_stay_finished_where_the_record_of_removals_is_broken(cfg: Config
     assert files(cfg) == broken
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_recordings_in_the_place_of_others_are_made_again(cfg: Config, *, is_swapped: bool) -> None:
+    whole = content(cfg)
+    first, second, *_ = sorted(Path(cfg.work).glob("recordings/*/*.parquet"))
+    data, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    if is_swapped:
+        second.write_bytes(data)
+    result = repaired(cfg)
+    assert [Path(row.path).name for row in result.broken] == [first.name, *([second.name] if is_swapped else [])]
+    assert result.exit_code == 0
+    assert content(cfg) == whole
+
+
+def test_labels_and_the_note_of_what_they_were_compared_with_are_made_again_together(cfg: Config) -> None:
+    whole = content(cfg)
+    note = one(cfg, "labels/*/_utterances.json")
+    note.write_text("junk")
+    one(cfg, "labels/*/*.parquet").unlink()
+    result = repaired(cfg)
+    assert result.exit_code == 0
+    key = str(note.relative_to(cfg.work))
+    assert key in {row.path for row in result.broken}
+    assert {name: data for name, data in content(cfg).items() if name != key} == {
+        name: data for name, data in whole.items() if name != key
+    }
+
+
 # --------------------------------------------------------------------------- sources that changed for a moment
 
 
