@@ -158,6 +158,15 @@ def test_of_the_source_no_more_is_read_than_is_broken(cfg: Config, harm: Callabl
 # --------------------------------------------------------------------------------------------- nothing is lost
 
 
+def test_a_tar_that_cannot_be_read_is_written_again(cfg: Config) -> None:
+    whole = content(cfg)
+    tar = one(cfg, "shards/*/00001.tar")
+    tar.unlink()
+    os.mkfifo(tar)  # as a bad sector: it is there, and reading it is an error
+    assert repaired(cfg).exit_code == 0
+    assert content(cfg) == whole
+
+
 @pytest.mark.parametrize("is_all", [True, False], ids=["no source", "one recording missing"])
 def test_a_shard_whose_source_is_not_there_stays_as_it_is(cfg: Config, *, is_all: bool) -> None:
     tar = one(cfg, "shards/*/*.tar")
