@@ -167,6 +167,17 @@ def test_a_tar_that_cannot_be_read_is_written_again(cfg: Config) -> None:
     assert content(cfg) == whole
 
 
+def test_nothing_is_set_aside_of_a_table_that_is_in_part_behind_a_link(cfg: Config) -> None:
+    """Nothing is deleted through it, so what was set aside could not come back either."""
+    one(cfg, "utterances/*/*.parquet").write_bytes(b"PAR1")
+    recordings = Path(cfg.work) / "recordings"
+    recordings.symlink_to(recordings.rename(Path(cfg.work).parent / "elsewhere"))
+    before = files(cfg)
+    with pytest.raises(StorageError, match="nothing is deleted"):
+        repaired(cfg)
+    assert files(cfg) == before
+
+
 @pytest.mark.parametrize("is_all", [True, False], ids=["no source", "one recording missing"])
 def test_a_shard_whose_source_is_not_there_stays_as_it_is(cfg: Config, *, is_all: bool) -> None:
     tar = one(cfg, "shards/*/*.tar")
