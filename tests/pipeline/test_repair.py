@@ -210,14 +210,16 @@ def test_a_sidecar_and_a_tar_that_are_broken_stay_where_the_source_is_not_there(
     assert files(cfg) == before
 
 
-def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config) -> None:
+def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config, caplog: pytest.LogCaptureFixture) -> None:
     """Its note is broken, so all is made again; the first shard is by the time the second cannot be."""
     one(cfg, "shards/*/_base.json").write_text("{")
     second = samples_of(one(cfg, "shards/*/00001.tar"))
     before = files(cfg)
     (Path(str(cfg.source.uri)).parent / f"{second[0].id[1:]}.wav").unlink()
-    with pytest.raises(StorageError):
+    logging.getLogger("voxstill").propagate = True
+    with caplog.at_level("ERROR", logger="voxstill"), pytest.raises(StorageError):
         repaired(cfg)
+    assert "Run `voxstill verify --repair` once the cause is gone" in caplog.text  # the error names the step alone
     assert files(cfg) == before
 
 

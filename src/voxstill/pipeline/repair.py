@@ -166,6 +166,11 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
     except BaseException:
         with contextlib.suppress(VoxstillError):  # storage that is gone, or another process: the next repair does it
             settle(work)
+        log.error(
+            "verify: `%s` is not made again, as its step did not end, and nothing of it is lost. Run `voxstill verify "
+            "--repair` once the cause is gone: that step alone would take the table for finished",
+            table,
+        )
         raise
     for prefix in unfinished:  # what the step made takes its place, maybe under another name
         set_aside.drop(work, prefix)
