@@ -14,7 +14,9 @@ from judged import corpus, experiment
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
-from voxstill.evaluation import results
+from voxstill.core.config import Config
+from voxstill.core.records import Utterance
+from voxstill.evaluation import recognition, results
 from voxstill.indexing.segment import IndexRow
 from voxstill.storage import tables
 from voxstill.storage.store import Store
@@ -67,6 +69,21 @@ def test_a_split_of_silence_alone_is_judged_by_the_words_in_it(
     figures = evaluate(capsys, experiment(tmp_path / "exp", tone_student, corpus(tmp_path / "corpus", rows)))
     assert figures["wer"] is None
     assert figures["words_per_hour_of_silence"] is not None
+
+
+def test_silent_files_count_with_their_length_in_what_is_read_at_once(tmp_path: Path) -> None:
+    """The index knows no end of them."""
+    silence = codec.encode(np.zeros(recognition.PART_MS * SECONDS // 1000, np.int16), "flac")
+    utterances = []
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.flac").write_bytes(silence)
+        utterances.append(
+            Utterance(
+                id=name, recording_id=name, uri=str(tmp_path / f"{name}.flac"), start_ms=0, end_ms=0, split="test"
+            )
+        )
+    parts = [[row.id for row, _ in part.audio] for part in recognition.audio_parts(Config(), utterances)]
+    assert parts == [["a"], ["b"], []]
 
 
 def test_texts_of_audio_that_was_cut_and_texts_of_no_utterance_are_counted(

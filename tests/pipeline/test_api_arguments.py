@@ -51,6 +51,12 @@ def test_ranks_and_epochs_are_whole_numbers(tmp_path: Path, option: str, value: 
         voxstill.plan(tmp_path, voxstill.Config(), **{option: value})
 
 
+@pytest.mark.parametrize("section", [5, ["shard"], b"shard", "\udcff"])
+def test_a_section_to_explain_is_a_text(section: Any) -> None:
+    with pytest.raises(voxstill.ConfigError, match="section"):
+        voxstill.explain(section)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     assert (whole_number("ranks", np.int32(2), 1), not_negative("collar_s", np.float32(0.5))) == (2, 0.5)
 

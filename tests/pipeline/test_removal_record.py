@@ -229,3 +229,17 @@ def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(cfg:
     part.write_bytes(b"x")
     assert f"utterances/{part.parent.name}/{part.name}" in {row.path for row in verify(cfg.work, cfg).broken}
     assert not verify(cfg.work, cfg, repair=True).exit_code
+
+
+def test_a_record_that_decays_in_a_process_that_has_checked_it_is_refused(cfg: Config, tmp_path: Path) -> None:
+    """Its files keep their names and sizes: the index would take the voices in again that it lost."""
+    index(cfg)
+    remove(cfg, ["u3"])
+    assert [removal.id for removal in removals.record(Store(cfg.work))] == ["u3"]
+    [part] = record(cfg)
+    data = bytearray(part.read_bytes())
+    data[100] ^= 4
+    part.write_bytes(data)
+    write_source(tmp_path, NUM + 2)
+    with pytest.raises(DataError, match="record of removed utterances is broken"):
+        index(cfg)

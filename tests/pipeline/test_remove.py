@@ -15,7 +15,7 @@ from manifests import wav
 from voxstill import cli
 from voxstill.core import config
 from voxstill.core.config import Config
-from voxstill.core.errors import DataError, StorageError
+from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.records import Label, Utterance, Verdict
 from voxstill.filtering.measures import Score
 from voxstill.labelling import alignment, label
@@ -339,6 +339,22 @@ def test_an_unknown_speaker_is_an_error_and_an_unknown_id_names_the_option(
     assert "--speaker" in capsys.readouterr().err
     assert cli.main(["remove", cfg.work, "--speaker", "ann", "--speaker", "bob", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == 6
+
+
+def test_texts_that_cannot_be_stored_are_refused_before_anything_is_removed(
+    cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index(cfg)
+    (tmp_path / "ids.txt").write_text("u03\n")
+    ids = ["--ids", str(tmp_path / "ids.txt")]
+    for arguments in (["--speaker", "\udcff"], [*ids, "--reason", "asked \udcff"]):
+        assert cli.main(["remove", cfg.work, *arguments]) == 2
+        assert "no UTF-8" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="`ids`"):
+        voxstill.remove(cfg, ["\udcff"])
+    with pytest.raises(ConfigError, match="`reason` cannot be 5"):
+        voxstill.remove(cfg, ["u03"], reason=5)  # type: ignore[arg-type]
+    assert removals.record(Store(cfg.work)) == []
 
 
 def test_comments_behind_ids_are_passed_over(tmp_path: Path) -> None:

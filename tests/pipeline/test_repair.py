@@ -20,7 +20,7 @@ from voxstill.pipeline.index import index
 from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.remove import remove
 from voxstill.pipeline.repair import settle
-from voxstill.pipeline.shard import shard
+from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.pipeline.verify import VerifyResult, verify
 from voxstill.storage import manifest, set_aside, tables
 from voxstill.storage.figures import ShardFigures
@@ -158,6 +158,26 @@ def test_of_the_source_no_more_is_read_than_is_broken(cfg: Config, harm: Callabl
 # --------------------------------------------------------------------------------------------- nothing is lost
 
 
+def test_a_tar_that_cannot_be_read_is_written_again(cfg: Config) -> None:
+    whole = content(cfg)
+    tar = one(cfg, "shards/*/00001.tar")
+    tar.unlink()
+    os.mkfifo(tar)  # as a bad sector: it is there, and reading it is an error
+    assert repaired(cfg).exit_code == 0
+    assert content(cfg) == whole
+
+
+def test_nothing_is_set_aside_of_a_table_that_is_in_part_behind_a_link(cfg: Config) -> None:
+    """Nothing is deleted through it, so what was set aside could not come back either."""
+    one(cfg, "utterances/*/*.parquet").write_bytes(b"PAR1")
+    recordings = Path(cfg.work) / "recordings"
+    recordings.symlink_to(recordings.rename(Path(cfg.work).parent / "elsewhere"))
+    before = files(cfg)
+    with pytest.raises(StorageError, match="nothing is deleted"):
+        repaired(cfg)
+    assert files(cfg) == before
+
+
 @pytest.mark.parametrize("is_all", [True, False], ids=["no source", "one recording missing"])
 def test_a_shard_whose_source_is_not_there_stays_as_it_is(cfg: Config, *, is_all: bool) -> None:
     tar = one(cfg, "shards/*/*.tar")
@@ -190,14 +210,16 @@ def test_a_sidecar_and_a_tar_that_are_broken_stay_where_the_source_is_not_there(
     assert files(cfg) == before
 
 
-def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config) -> None:
+def test_all_of_a_table_stays_where_its_source_is_not_there(cfg: Config, caplog: pytest.LogCaptureFixture) -> None:
     """Its note is broken, so all is made again; the first shard is by the time the second cannot be."""
     one(cfg, "shards/*/_base.json").write_text("{")
     second = samples_of(one(cfg, "shards/*/00001.tar"))
     before = files(cfg)
     (Path(str(cfg.source.uri)).parent / f"{second[0].id[1:]}.wav").unlink()
-    with pytest.raises(StorageError):
+    logging.getLogger("voxstill").propagate = True
+    with caplog.at_level("ERROR", logger="voxstill"), pytest.raises(StorageError):
         repaired(cfg)
+    assert "Run `voxstill verify --repair` once the cause is gone" in caplog.text  # the error names the step alone
     assert files(cfg) == before
 
 
@@ -387,6 +409,61 @@ def test_a_tar_of_an_earlier_generation_is_made_again_where_it_lies(grown: Confi
     source.rename(source.with_name("source"))
     assert repaired(grown).exit_code == 0
     assert without_manifests(grown) == whole
+
+
+def test_a_broken_base_of_unlabelled_shards_keeps_no_shards_from_being_made_again(cfg: Config) -> None:
+    unlabelled = Path(cfg.work) / "shards" / shard_unlabelled(cfg).recipe
+    [labelled] = (path.parent for path in Path(cfg.work).glob("shards/*/_base.json") if path.parent != unlabelled)
+    whole = content(cfg)
+    (unlabelled / "_base.json").write_bytes(b"")
+    (labelled / "00001.parquet").unlink()
+    result = repaired(cfg)
+    assert result.exit_code == 0
+    assert content(cfg) == whole
+    assert (unlabelled / tables.SUCCESS).exists()
+    assert (labelled / tables.SUCCESS).exists()
+
+
+def test_shards_stay_finished_where_the_record_of_removals_is_broken(cfg: Config) -> None:
+    """Whether they are older than the last removal is not known then."""
+    remove(cfg, ["u3"])
+    filter_labels(cfg)
+    shard(cfg)
+    one(cfg, "removed/*.parquet").write_bytes(b"PAR1")
+    newest = max(Path(cfg.work).glob(f"shards/*/{tables.SUCCESS}"), key=lambda path: path.stat().st_mtime_ns).parent
+    (newest / "00000.parquet").unlink()
+    broken = files(cfg)
+    with pytest.raises(DataError, match="record of removed utterances is broken"):
+        repaired(cfg)
+    assert files(cfg) == broken
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_recordings_in_the_place_of_others_are_made_again(cfg: Config, *, is_swapped: bool) -> None:
+    whole = content(cfg)
+    first, second, *_ = sorted(Path(cfg.work).glob("recordings/*/*.parquet"))
+    data, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    if is_swapped:
+        second.write_bytes(data)
+    result = repaired(cfg)
+    assert [Path(row.path).name for row in result.broken] == [first.name, *([second.name] if is_swapped else [])]
+    assert result.exit_code == 0
+    assert content(cfg) == whole
+
+
+def test_labels_and_the_note_of_what_they_were_compared_with_are_made_again_together(cfg: Config) -> None:
+    whole = content(cfg)
+    note = one(cfg, "labels/*/_utterances.json")
+    note.write_text("junk")
+    one(cfg, "labels/*/*.parquet").unlink()
+    result = repaired(cfg)
+    assert result.exit_code == 0
+    key = str(note.relative_to(cfg.work))
+    assert key in {row.path for row in result.broken}
+    assert {name: data for name, data in content(cfg).items() if name != key} == {
+        name: data for name, data in whole.items() if name != key
+    }
 
 
 # --------------------------------------------------------------------------- sources that changed for a moment

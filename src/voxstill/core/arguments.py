@@ -43,6 +43,26 @@ def not_negative(name: str, value: object) -> float:
     return number
 
 
+def text(name: str, value: object) -> str:
+    """The value, which is a string that can be stored; ConfigError if it is none, or bytes that are no UTF-8 are in it.
+
+    A shell passes such bytes on, and Python holds each as half of a surrogate pair.
+    """
+    try:
+        if not isinstance(value, str):
+            raise TypeError(f"it is of the type {type(value).__name__}")
+        value.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        is_text = isinstance(error, UnicodeEncodeError)
+        raise ConfigError(
+            f"`{name}` cannot be {value!r:.100}",
+            code="option-value",
+            why="it has bytes that are no UTF-8" if is_text else str(error),
+            fix="give it as UTF-8" if is_text else "give a string",
+        ) from None
+    return value
+
+
 def strings(name: str, value: object, *, several: str | None = None) -> list[str]:
     """The value as a list of strings: names, overrides or paths, of which one may stand alone.
 

@@ -235,14 +235,14 @@ def audio_parts(cfg: Config, utterances: Sequence[Utterance]) -> Iterator[AudioP
     reading = read_utterances.reading(cfg)
     for utterance, samples_T in read_utterances.samples(utterances, reading.cache, contents=reading.contents):
         if isinstance(samples_T, SilentError):
-            part.audio.append(_silence(utterance, samples_T.num_samples))
-        elif isinstance(samples_T, VoxstillError):
-            part.unread[utterance.id] = samples_T.what
-        elif not len(samples_T):
-            part.unread[utterance.id] = "not indexed"
+            read = _silence(utterance, samples_T.num_samples)
+        elif isinstance(samples_T, VoxstillError) or not len(samples_T):
+            part.unread[utterance.id] = samples_T.what if isinstance(samples_T, VoxstillError) else "not indexed"
+            continue
         else:
-            part.audio.append((utterance, samples_T.copy()))  # a slice would hold the whole recording
-        part_ms += utterance.duration_ms
+            read = utterance, samples_T.copy()  # a slice would hold the whole recording
+        part.audio.append(read)
+        part_ms += read[0].duration_ms  # how long a silent file is only its audio says
         if part_ms >= PART_MS:
             yield part
             part, part_ms = AudioPart([], {}), 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core import config, world
-from voxstill.core.arguments import strings
+from voxstill.core.arguments import strings, text
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
@@ -72,7 +72,7 @@ def explain(section: str | None = None) -> list[config.Option]:
     """
     from voxstill.pipeline.options import explained
 
-    return explained(section)
+    return explained(section if section is None else text("section", section))
 
 
 def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:

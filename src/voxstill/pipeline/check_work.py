@@ -70,13 +70,15 @@ class _Check:
         table = FinishedTable(self.findings, IndexFigures, recipe)
         ids, uris, num_removed = tables.IdCount(), tables.IdCount(), 0
         recordings = workdir.prefix("recordings", recipe)
-        keys = []
+        recording_ids: dict[str, tables.IdCount] = {}
         for part in table.parts(Utterance):
             ids.add(part.ids("id"))
-            keys.append(f"{recordings}/{part.key.rpartition('/')[2]}")
-        for part in table.read(keys, set(tables.parts(self.work, recordings)), IndexRow):
+            recording_ids[f"{recordings}/{part.key.rpartition('/')[2]}"] = _distinct(part, "recording_id")
+        for part in table.read(list(recording_ids), set(tables.parts(self.work, recordings)), IndexRow):
             uris.add(part.ids("uri"))
             num_removed += 0 if part.rows is None else len(removed_ids(part.rows))
+            if part.rows is not None and (num := recording_ids[part.key].num_missing(_distinct(part, "id"))):
+                table.add(part.key, f"it lacks {num:,} recordings that have utterances")
         table.add_doubled(ids)
         if (figures := table.sound_figures) is not None:
             table.compare("utterances", figures.utterances, len(ids))
@@ -92,6 +94,7 @@ class _Check:
             ids.add(part.ids("utterance_id"))
             digest.update(hashlib.sha256(part.data).digest())
         table.add_doubled(ids)
+        utterances = self._compared_with(table)
         figures = table.sound_figures
         if figures is None or len(ids) > figures.labels:  # others were started since: they have no figures yet
             return
@@ -101,16 +104,19 @@ class _Check:
         utterance_ids = self._ids.get(self._listings.get(figures.source or "", ""))
         if utterance_ids is not None and (num := utterance_ids.num_missing(ids)):
             table.add(table.prefix, f"{num:,} of {len(utterance_ids):,} utterances have no label")
-        try:
-            utterances = same_audio.compared_with(self.work, table.prefix)
-        except DataError as error:
-            table.add(f"{table.prefix}/{same_audio.NAME}", error.why or error.what)
-            return
         if utterances in self._ids:
             try:
                 same_audio.compare(self.work, utterances, table.prefix)
             except DataError as error:
                 table.add(table.prefix, error.what)
+
+    def _compared_with(self, table: FinishedTable[LabelFigures]) -> str:
+        """The utterances that labels were compared with; empty if there are none, or the note of it is broken."""
+        try:
+            return same_audio.compared_with(self.work, table.prefix)
+        except DataError as error:
+            table.add(f"{table.prefix}/{same_audio.NAME}", error.why or error.what)
+            return ""
 
     def alignments(self, recipe: str) -> None:
         table = FinishedTable(self.findings, AlignmentFigures, recipe)
@@ -149,7 +155,7 @@ class _Check:
             self._tar(table, part, tars)
         table.add_doubled(ids)
         try:
-            generation.source_of(self.work, table.prefix)
+            self.work.read_json(f"{table.prefix}/{generation.BASE}")
         except VoxstillError as error:
             table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         if (figures := table.sound_figures) is not None:
@@ -187,3 +193,10 @@ class _Check:
             return shard_check.tar_fault(self.work.read(tar), samples)
         except StorageError as error:
             return f"{error.what}: {error.why}"
+
+
+def _distinct(part: ReadPart, column: str) -> tables.IdCount:
+    """The different ids in a column of a part: of a recording there may be thousands of utterances."""
+    ids = tables.IdCount()
+    ids.add(b"" if part.rows is None else tables.digests(part.rows[column].unique().to_pylist()))
+    return ids

@@ -49,8 +49,9 @@ def rebuild_tars(cfg: Config, findings: Sequence[Finding]) -> Rebuilt:
         with lease.hold(work, finding.table, "verify --repair") as held:
             lease.check_free(work, *lease.below(work, finding.table))
             samples = tables.from_parquet(work.read(sidecar), Sample, work.uri(sidecar))
-            data = work.read_or_none(finding.path) or b""
-            unread: dict[str, VoxstillError] = {}
+            data, unread = b"", dict[str, VoxstillError]()
+            with contextlib.suppress(StorageError):  # another can take the place of one that the disk cannot read
+                data = work.read_or_none(finding.path) or b""
             tar = rebuild.rebuilt(data, samples, functools.partial(_read, cfg, work, unread))
             if tar is not None:
                 held.check()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from voxstill.core.arguments import text
 from voxstill.core.config import Config
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
@@ -72,8 +73,13 @@ def remove(cfg: Config, ids: Sequence[str], reason: str | None = None, *, speake
     With them go the utterances that any table has of the `speakers` now: their ids are recorded, and no names. Copies
     of their files that are indexed under other addresses go with them. DataError if an id or a speaker is not known
     in the work folder, or an id is that of different audio in two of its tables: then nothing is recorded. Damaged
-    parts of the record are set aside once something was recorded again; DataError if nothing was.
+    parts of the record are set aside once something was recorded again; DataError if nothing was. ConfigError where a
+    text is none, or is no UTF-8.
     """
+    texts = {"ids": ids, "speakers": speakers, "reason": () if reason is None else (reason,)}
+    for name, values in texts.items():
+        for value in values:
+            text(name, value)
     work = Store(cfg.work)
     if not tables.parts(work, removals.UTTERANCES):
         raise DataError(

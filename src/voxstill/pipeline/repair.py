@@ -25,7 +25,7 @@ from voxstill.pipeline.label import label_utterances
 from voxstill.pipeline.marks import marks_children
 from voxstill.pipeline.shard import shard, shard_unlabelled
 from voxstill.sharding import generation
-from voxstill.storage import lease, manifest, same_audio, set_aside, tables, workdir
+from voxstill.storage import lease, manifest, removals, same_audio, set_aside, tables, workdir
 from voxstill.storage.figures import IndexFigures, Kind, LabelFigures, ShardFigures, VerdictFigures
 from voxstill.storage.store import Store
 
@@ -53,6 +53,8 @@ def repair(cfg: Config, findings: Sequence[Finding]) -> list[str]:
         kind, recipe = of_table[0].kind, of_table[0].recipe
         is_made = recipe in _recipes(cfg, kind)
         is_known = is_made or recipe in before[kind]
+        if not is_known:
+            removals.check(Store(cfg.work))  # while the record is broken, it is not known what is older than it
         if kind == "mixtures" or (not is_known and _is_earlier_generation(cfg, kind, recipe)):
             _make_unfinished(cfg, kind, recipe)
             continue
@@ -164,6 +166,11 @@ def _make_again(cfg: Config, kind: Kind, recipe: str, removed: Sequence[str], *,
     except BaseException:
         with contextlib.suppress(VoxstillError):  # storage that is gone, or another process: the next repair does it
             settle(work)
+        log.error(
+            "verify: `%s` is not made again, as its step did not end, and nothing of it is lost. Run `voxstill verify "
+            "--repair` once the cause is gone: that step alone would take the table for finished",
+            table,
+        )
         raise
     for prefix in unfinished:  # what the step made takes its place, maybe under another name
         set_aside.drop(work, prefix)

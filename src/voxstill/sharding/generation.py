@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from voxstill.core.errors import DataError
 from voxstill.sharding import references
 from voxstill.sharding.label_texts import SAMPLE_TEXT, LabelTexts
 from voxstill.sharding.references import Reference, ShardSet
@@ -68,7 +69,11 @@ def content_of(work: Store, prefix: str) -> str | None:
 
 
 def _noted(work: Store, prefix: str, name: str) -> str | None:
-    note = work.read_json(f"{prefix}/{BASE}") or {}
+    """What `begin` noted of shards; None where it is not known, as where the note is damaged: it is made again."""
+    try:
+        note = work.read_json(f"{prefix}/{BASE}") or {}
+    except DataError:
+        return None
     return None if (value := note.get(name)) is None else str(value)
 
 

@@ -95,7 +95,10 @@ def overlap(first: Stretch, second: Stretch) -> bool:
 def record(work: Store) -> list[Removal]:
     """Every removal in a work folder; DataError as of `check`."""
     check(work)
-    return read(work)[0]
+    removals, faults = read(work)
+    if faults:  # since it was checked: what a file lost may leave its size as it was
+        raise refused(work, faults)
+    return removals
 
 
 def read(work: Store) -> tuple[list[Removal], dict[str, str]]:
@@ -298,7 +301,7 @@ def _columns(work: Store, keys: Sequence[str], kind: type, *names: str) -> Itera
 def _of(root: str, utterances: str, removed: str, *_: str) -> Mapping[str, Split]:
     """`of`, read once for each state of the record, `removed`, and for each listing of the table."""
     work = Store(root)
-    return among(work, read(work)[0], utterances)
+    return among(work, record(work), utterances)
 
 
 def among(work: Store, removals: Sequence[Removal], utterances: str = UTTERANCES) -> Mapping[str, Split]:

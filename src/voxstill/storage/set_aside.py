@@ -25,8 +25,11 @@ def keep(work: Store, keys: Sequence[str], whole: str | None = None) -> list[str
     """Copy those of the keys that are there; `whole` is the table where they are all of it.
 
     Returns the keys in the order in which they are to be removed: `_SUCCESS.json` of the table first, and commits
-    before what they commit.
+    before what they commit. StorageError, before anything is copied, where one of them lies behind a link.
     """
+    for key in keys:
+        work.check_unlinked(key)
+        work.check_unlinked(f"{PREFIX}/{key}")
     for key in keys:
         if work.exists(key):
             work.copy(key, f"{PREFIX}/{key}")

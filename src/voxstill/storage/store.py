@@ -166,6 +166,12 @@ class Store:
         except OSError as error:
             raise storage_error("remove", self.uri(key), error) from None
 
+    def check_unlinked(self, key: str) -> None:
+        """StorageError where `delete` would refuse to remove `key`, as a link of a work folder leads to it."""
+        if is_local(self.root):
+            with suppress(OSError), folder_below(self.root, key.split("/")[:-1]):
+                pass  # what is not there, or cannot be opened, is an error of what is done with it
+
     def is_linked(self, folder: str) -> bool:
         """Whether a folder, or one between it and the root, is a link: nothing in it is deleted."""
         names = folder.split("/")
