@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,20 @@ def test_a_file_is_replaced_by_text_or_by_bytes(tmp_path: Path) -> None:
     write_atomically(path, b"\xff")
     assert path.read_bytes() == b"\xff"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_and_what_a_process_has_open_are_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe, link, out = tmp_path / "pipe", tmp_path / "stdout", tmp_path / "out"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, "page")
+    assert os.read(reader, 9) == b"page"
+    os.close(reader)
+    with out.open("wb") as file:
+        link.symlink_to(f"/proc/self/fd/{file.fileno()}")  # as /dev/stdout
+        write_atomically(link, "page")
+    assert out.read_bytes() == b"page"
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
 
 
 def test_a_file_stays_as_it_was_where_writing_fails_and_can_be_written_afterwards(tmp_path: Path) -> None:

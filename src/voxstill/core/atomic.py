@@ -25,9 +25,24 @@ _OWNER = re.compile(r"(?P<pid>\d{1,9})-(?P<start>[^-]+)-\d+")
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write bytes, or text as UTF-8, over what was at `path`; a reader sees the old content or the new one."""
+    """Write bytes, or text as UTF-8, over what was at `path`; a reader sees the old content or the new one.
+
+    A device, a pipe or an open file, such as `/dev/stdout`, is written to: a rename would put a file in its place.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    if is_stream(path):
+        with path.open("ab") as stream:
+            stream.write(content)
+        return
     with atomic_file(path) as draft:
-        draft.write_bytes(data.encode() if isinstance(data, str) else data)
+        draft.write_bytes(content)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether there is a device or a pipe at `path`, or a link to what a process has open."""
+    target = path.parent / os.readlink(path) if path.is_symlink() else path
+    is_open = Path(os.path.realpath(target.parent)).match("/proc/*/fd")
+    return is_open or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from voxstill.decoding.recognizer import Recognizer
 from voxstill.pipeline import transcript_segments
 from voxstill.pipeline.transcript_segments import Sentence, TimedText
 from voxstill.storage.fetch import read_uri
-from voxstill.storage.store import Store
+from voxstill.storage.files import write_file
 from voxstill.storage.uri import is_local, local_path
 
 ENDINGS = (".jsonl", ".json")
@@ -95,7 +95,7 @@ def align(
             why=", ".join(f"{count} {reason}" for reason, count in Counter(row.reason for row in rows).items()),
             fix="check that they belong together, use a model of their language, or lower `filter.min_alignment`",
         )
-    Store(str(path.parent)).replace(path.name, _manifest(kept, audio, path))
+    write_file(path, _manifest(kept, audio, path))
     hours = sum(row.end_ms - row.start_ms for row in kept) / 3_600_000
     return AlignResult(path=output, utterances=len(kept), hours=round(hours, 4), dropped=len(rows) - len(kept))
 

@@ -26,8 +26,8 @@ from voxstill.pipeline import recordings
 from voxstill.pipeline.audio_input import AudioReader, exit_code
 from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.utterance_groups import Reading, UtteranceGroups
+from voxstill.storage.files import write_file
 from voxstill.storage.rundir import RunDir
-from voxstill.storage.store import Store
 from voxstill.tasks import registry
 
 ENDINGS = (".npz", ".jsonl")
@@ -258,7 +258,7 @@ def _write(rows: Sequence[Embedding], path: Path) -> None:
         embedding_NE = np.array([row.embedding for row in usable], np.float32)
         np.savez(buffer, audio=np.array([row.audio for row in usable], np.str_), embeddings=embedding_NE)
         content = buffer.getvalue()
-    Store(str(path.parent)).replace(path.name, content)
+    write_file(path, content)
 
 
 def _json_lines(rows: Sequence[Embedding]) -> str:

@@ -18,6 +18,7 @@ from voxstill.pipeline.recipes import finished_shards, refuse_removed
 from voxstill.storage import workdir
 from voxstill.storage.fetch import read_uri
 from voxstill.storage.figures import ShardFigures
+from voxstill.storage.files import write_file
 from voxstill.storage.store import Store
 from voxstill.tasks.data import Corpus
 from voxstill.text import kneser_ney
@@ -65,7 +66,7 @@ def written(sentences: Iterable[str], output: str, order: int) -> LanguageModelR
     lines = list(kneser_ney.arpa(counted(), order))
     data = ("\n".join(lines) + "\n").encode()
     path = Path(output)
-    Store(str(path.parent)).replace(path.name, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    write_file(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     ngrams = [int(line.partition("=")[2]) for line in lines if line.startswith("ngram ")]
     log.info("train-lm: %d words of %d sentences", num["words"], num["sentences"])
     return LanguageModelResult(path=output, **num, ngrams=ngrams)

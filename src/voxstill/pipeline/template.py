@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from voxstill.core import config
+from voxstill.core.atomic import is_stream
 from voxstill.core.errors import ConfigError
 from voxstill.core.result import ReportResult
-from voxstill.storage.store import Store
+from voxstill.storage.files import write_file
 
 
 def create_config(output: str | None = None, *, overwrite: bool = False) -> ReportResult:
@@ -19,12 +20,12 @@ def create_config(output: str | None = None, *, overwrite: bool = False) -> Repo
     if output is None:
         return ReportResult(figures={"template": text}, text=text.rstrip())
     path = Path(output)
-    if path.exists() and not overwrite:
+    if path.exists() and not overwrite and not is_stream(path):
         raise ConfigError(
             f"`{path}` exists",
             code="output-exists",
             why="it would be overwritten",
             fix="give another file, or add --yes",
         )
-    Store(str(path.parent)).replace(path.name, text.encode())
+    write_file(path, text.encode())
     return ReportResult(figures={"path": str(path)})

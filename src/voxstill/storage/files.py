@@ -10,8 +10,11 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from voxstill.core.atomic import write_atomically
 from voxstill.core.errors import StorageError, system_code
+from voxstill.storage.retry import storage_error
 
 NOT_A_FILE = "it is a pipe, a socket or a device, not a file"
 
@@ -26,6 +29,15 @@ def check_file(path: str | os.PathLike[str]) -> None:
     """OSError with the errno ENOTSUP where there is a pipe, a socket or a device; nothing is opened."""
     if not is_file(os.stat(path)):
         raise OSError(errno.ENOTSUP, NOT_A_FILE, os.fspath(path))
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that a user has named, whole or not at all, and the folders that lead to it; StorageError if not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data)
+    except OSError as error:
+        raise storage_error("write", str(path), error) from None
 
 
 def is_file(status: os.stat_result) -> bool:
