@@ -411,6 +411,19 @@ def test_a_tar_of_an_earlier_generation_is_made_again_where_it_lies(grown: Confi
     assert without_manifests(grown) == whole
 
 
+def test_an_earlier_generation_without_a_sidecar_is_reported_as_unfinished_and_not_as_made_again(grown: Config) -> None:
+    table = json.loads((newest(grown) / "_base.json").read_text())["recipe"]
+    sidecar = one(grown, f"shards/{table}/00000.parquet")
+    sidecar.unlink()
+    result = repaired(grown)
+    key = str(sidecar.relative_to(grown.work))
+    assert key in result.unfinished
+    assert key not in result.repaired
+    assert result.exit_code == 0
+    assert f"{key}: it is missing (not made again: its table is unfinished now, and not used)" in result.to_text()
+    assert not repaired(grown).broken
+
+
 def test_a_broken_base_of_unlabelled_shards_keeps_no_shards_from_being_made_again(cfg: Config) -> None:
     unlabelled = Path(cfg.work) / "shards" / shard_unlabelled(cfg).recipe
     [labelled] = (path.parent for path in Path(cfg.work).glob("shards/*/_base.json") if path.parent != unlabelled)

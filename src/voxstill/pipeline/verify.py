@@ -21,7 +21,7 @@ from voxstill.pipeline.rebuild_tars import rebuild_tars
 from voxstill.pipeline.repair import repair as repair_tables
 from voxstill.pipeline.repair import settle
 from voxstill.pipeline.unpack_again import unpack_again
-from voxstill.storage import set_aside
+from voxstill.storage import set_aside, tables
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import state
@@ -39,23 +39,27 @@ class Broken(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult(Result):
-    """How many files were read, what is broken, and which of it was made again."""
+    """How many files were read, what is broken, and which of it was made again.
+
+    `unfinished` is broken as well, and of tables that are no longer used: they were only marked as unfinished.
+    """
 
     checked: int
     broken: Sequence[Broken]
     repaired: Sequence[str]
+    unfinished: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:
         """That of a DataError if something is still broken."""
-        return DataError.exit_code if {row.path for row in self.broken} - set(self.repaired) else 0
+        is_settled = {*self.repaired, *self.unfinished}
+        return DataError.exit_code if {row.path for row in self.broken} - is_settled else 0
 
     def to_text(self) -> str:
         """What is broken, and what was made again together with it, a line for each, and the counts."""
-        lines = [
-            f"{one_line(row.path)}: {one_line(row.reason)}{' (made again)' if row.path in self.repaired else ''}"
-            for row in self.broken
-        ]
+        notes = dict.fromkeys(self.unfinished, " (not made again: its table is unfinished now, and not used)")
+        notes |= dict.fromkeys(self.repaired, " (made again)")
+        lines = [f"{one_line(row.path)}: {one_line(row.reason)}{notes.get(row.path, '')}" for row in self.broken]
         broken = {row.path for row in self.broken}
         lines += [f"{one_line(path)}: made again" for path in self.repaired if path not in broken]
         return "\n".join(
@@ -93,16 +97,19 @@ def verify(where: str, cfg: Config, *, repair: bool = False) -> VerifyResult:
         )
     faults |= {f"{set_aside.PREFIX}/{table}": _ENDED for table in set_aside.tables_kept(work)}
     rows = faults | {finding.path: finding.reason for finding in first.rows}
-    repaired: list[str] = []
+    repaired, unfinished = list[str](), list[str]()
     if repair and rows:
         for path, reason in rows.items():
             log.warning("verify: `%s` is broken: %s", path, reason)
         written = _repair(config.changed(cfg, f"work={json.dumps(where)}"), first.rows, faults)
         left = file_faults(work)[1] | {finding.path: finding.reason for finding in check_work(work).rows}
-        repaired = [path for path in dict.fromkeys((*rows, *written)) if path not in left]
+        settled = [path for path in dict.fromkeys((*rows, *written)) if path not in left]
+        marked = {finding.path for finding in first.rows if not work.exists(f"{finding.table}/{tables.SUCCESS}")}
+        repaired = [path for path in settled if path not in marked]
+        unfinished = [path for path in settled if path in marked]
         rows |= left
     broken = [Broken(path=path, reason=reason) for path, reason in rows.items()]
-    return VerifyResult(checked=first.checked + num_files, broken=broken, repaired=repaired)
+    return VerifyResult(checked=first.checked + num_files, broken=broken, repaired=repaired, unfinished=unfinished)
 
 
 def _repair(cfg: Config, findings: Sequence[Finding], faults: Iterable[str]) -> list[str]:
