@@ -1,5 +1,5 @@
-"""Files of this machine: none but files are read, as a pipe makes a reader wait and a device may have no end, and
-nothing is deleted through a link.
+"""Files of this machine: none but files are read, as a pipe makes a reader wait and a device may have no end; what a
+user names is written whole, and nothing is deleted through a link.
 """
 
 from __future__ import annotations
