@@ -13,7 +13,7 @@ import io
 import json
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -56,8 +56,9 @@ _OPTIONS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0, the code of the error's kind, 2 for a wrong command line or 130 when interrupted."""
     _print_any_character()
+    args = list(sys.argv[1:] if argv is None else argv)
     try:
-        application()(list(sys.argv[1:] if argv is None else argv), prog_name="voxstill")
+        application(names=args or None)(args, prog_name="voxstill")  # the shell completes without arguments
     except SystemExit as left:
         return _exit_code(left)
     except OSError as error:  # of printing: `execute` reports those of commands
@@ -68,8 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def application(run: Run | None = None) -> typer.Typer:
-    """Every command with its options; `run` is called with the one of the command line, `execute` by default."""
+def application(run: Run | None = None, names: Collection[str] | None = None) -> typer.Typer:
+    """Every command with its options; `run` is called with the one of the command line, `execute` by default.
+
+    Commands that are not in `names` are only listed in the help: Typer takes 3 ms to read the options of one.
+    """
     run = run or execute
     top = typer.Typer(
         cls=ShellGroup,
@@ -90,7 +94,7 @@ def application(run: Run | None = None) -> typer.Typer:
                 help=command.help,
                 rich_help_panel=command.panel if command.group is None else None,
                 hidden=name != command.name,
-            )(_runner(command, run))
+            )(_runner(command, run) if names is None or name in names else _listed)
         if command.group is not None and command.group not in {group.name for group in top.registered_groups}:
             about = GROUPS[command.group]
             top.add_typer(groups[command.group], name=command.group, help=about, rich_help_panel=command.panel)
@@ -120,6 +124,10 @@ def _top(
     ] = False,
 ) -> None:
     """Take the options that stand before a command."""
+
+
+def _listed() -> None:
+    """Stand for a command in the help."""
 
 
 def _runner(command: Command, execute: Run) -> Callable[..., None]:
