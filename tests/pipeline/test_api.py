@@ -225,6 +225,8 @@ def test_pages_are_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
     comparison = voxstill.compare("hyp.txt", "ref.txt", "ref.txt", report="pages/compared.html", form="kaldi")
     assert comparison.report == "pages/compared.html"
     assert "<html" in Path(comparison.report).read_text()
+    with pytest.raises(voxstill.StorageError, match=r"hyp\.txt"):
+        voxstill.compare("hyp.txt", "ref.txt", "ref.txt", report="hyp.txt/compared.html", form="kaldi")
 
 
 def test_a_configuration_that_is_there_stays(tmp_path: Path) -> None:

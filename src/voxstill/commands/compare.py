@@ -14,7 +14,6 @@ from voxstill.core.command import (
     NormalizerOption,
     Split,
     command,
-    write_page,
 )
 from voxstill.core.result import Result
 
@@ -44,5 +43,6 @@ def compare(
     if report is None:
         return result
     from voxstill.pipeline import compare_page  # torch comes with it
+    from voxstill.storage.files import write_page
 
     return dataclasses.replace(result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), report))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from voxstill.core.command import CommonOptions, WorkArgument, command, price, write_page
+from voxstill.core.command import CommonOptions, WorkArgument, command, price
 from voxstill.core.result import Result
 
 
@@ -30,4 +30,6 @@ def compare_teachers(
     result = comparison.compared(cfg, recipes or [], price_per_hour)
     if report is None:
         return result
+    from voxstill.storage.files import write_page
+
     return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), report))

@@ -159,18 +159,6 @@ def override(option: str, value: object) -> str:
     return f"{option}={json.dumps(value)}"
 
 
-def write_page(page: str, file: str) -> str:
-    """Write a page, whole or not at all; returns its path."""
-    from pathlib import Path
-
-    from voxstill.core.atomic import write_atomically
-
-    path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page.encode())
-    return str(path)
-
-
 def price(text: str) -> float:
     """Read a price, 0 or more."""
     return _not_negative(text, "price", "2.5")

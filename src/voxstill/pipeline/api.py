@@ -185,9 +185,9 @@ def compare_teachers(
     result = comparison.compared(cfg, chosen, price_per_hour)
     if report is None:
         return result
-    from voxstill.core.command import write_page
+    from voxstill.storage.files import write_page
 
-    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), str(report)))
+    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), report))
 
 
 def filter(  # noqa: A001  # it is the name of the step

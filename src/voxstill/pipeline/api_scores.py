@@ -93,11 +93,11 @@ def compare(
     result = comparison.runs(cfg, both)
     if report is None:
         return result
-    from voxstill.core.command import write_page
     from voxstill.pipeline import compare_page  # torch comes with it
+    from voxstill.storage.files import write_page
 
     return dataclasses.replace(
-        result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), str(report))
+        result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), report)
     )
 
 

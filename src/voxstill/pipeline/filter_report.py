@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxstill.core.command import write_page
 from voxstill.core.config import Config
 from voxstill.core.config.corpus import Filter
 from voxstill.core.records import Split, Utterance
@@ -22,6 +21,7 @@ from voxstill.pipeline.report_parts import funnel
 from voxstill.storage import manifest, tables, workdir
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import VerdictFigures
+from voxstill.storage.files import write_page
 from voxstill.storage.redaction import redact_uri
 from voxstill.storage.store import Store
 

@@ -40,6 +40,12 @@ def write_file(path: Path, data: bytes) -> None:
         raise storage_error("write", str(path), error) from None
 
 
+def write_page(page: str, path: str | Path) -> str:
+    """`write_file` of a page; returns its path."""
+    write_file(Path(path), page.encode())
+    return str(path)
+
+
 def is_file(status: os.stat_result) -> bool:
     """Whether it is a file, and not a folder, which cannot be opened as one."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
