@@ -91,6 +91,7 @@ def speed(width: int, num_tokens: int, num: int, beam: int) -> float:
 
     from voxstill.core.config import Decode
     from voxstill.decoding.search import beam_search, decode_transducer
+    from voxstill.decoding.transducer import EncodedBatch, TransducerModel
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -130,13 +131,14 @@ def speed(width: int, num_tokens: int, num: int, beam: int) -> float:
         return logits_NV
 
     pieces = [f"▁{number}" for number in range(num_tokens)]
-    named: dict[str, Any] = {"predict": predict, "joint": joint, "durations": (), "frame_log_probs": None}
-    named |= {"ids": [str(b) for b in range(num)], "pieces": pieces, "blank_id": num_tokens, "frame_ms": FRAME_MS}
-    named |= {"search": beam_search(Decode(beam=beam), pieces), "pauses": [None] * num}
-    decode_transducer(encoded_BFE[:1, :20], [20], **{**named, "ids": ["0"], "pauses": [None]})  # compiled
+    model = TransducerModel(predict=predict, joint=joint, pieces=pieces, blank_id=num_tokens, frame_ms=FRAME_MS)
+    batch = EncodedBatch(encoded_BFE=encoded_BFE, frames_B=frames_B.tolist(), ids=list(map(str, range(num))))
+    search = beam_search(Decode(beam=beam), pieces)
+    first = EncodedBatch(encoded_BFE=encoded_BFE[:1, :20], frames_B=[20], ids=["0"])
+    decode_transducer(model, first, search)  # compiled
     begin, num_runs = time.process_time(), 0
     while (passed_s := time.process_time() - begin) < LEAST_S:
-        decode_transducer(encoded_BFE, frames_B.tolist(), **named)
+        decode_transducer(model, batch, search)
         num_runs += 1
     return num_runs * float(seconds_B.sum()) / passed_s
 

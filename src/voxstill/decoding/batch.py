@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -56,36 +56,48 @@ def decode_batch(
     inputs = inputs.to(model.dtype)
     if isinstance(tokenizer, WhisperTokenizer):
         return _decode_seq2seq(model, tokenizer, inputs, ids)
-    common: dict[str, Any] = {
-        "ids": ids,
-        "pieces": tokenizer.pieces,
-        "blank_id": tokenizer.blank_id,
-        "frame_ms": frontend.frame_ms,
-        "pauses": [
-            spikes.pauses(samples_T[:num]) for samples_T, num in zip(audio_BT.cpu().numpy(), audio_len_B, strict=True)
-        ],
-    }
+    pauses = [
+        spikes.pauses(samples_T[:num]) for samples_T, num in zip(audio_BT.cpu().numpy(), audio_len_B, strict=True)
+    ]
     if students.student_kind(model) == "ctc":
         logits_BFV, out_B = students.logits(model, inputs, len_B)
         log_probs_BFV = ctc.log_probs(logits_BFV, tokenizer.blank_id, blank_penalty)
-        return decode_ctc(log_probs_BFV, out_B.tolist(), search, **common)
+        return decode_ctc(
+            log_probs_BFV,
+            out_B.tolist(),
+            search,
+            ids=ids,
+            pieces=tokenizer.pieces,
+            blank_id=tokenizer.blank_id,
+            frame_ms=frontend.frame_ms,
+            pauses=pauses,
+        )
     no_tokens_B0 = torch.zeros(len(ids), 0, dtype=torch.long, device=audio_BT.device)
     encoded_BFP, out_B, *_ = students.encode_and_predict(model, inputs, len_B, no_tokens_B0)
     frame_logits_BFV = students.frame_logits(model, encoded_BFP, tokenizer.blank_id).float()
-    network = _Transducer(model)
-    return decode_transducer(
-        encoded_BFP.float().cpu().numpy(),
-        out_B.tolist(),
-        search,
+    batch = transducer.EncodedBatch(
+        encoded_BFE=encoded_BFP.float().cpu().numpy(),
+        frames_B=out_B.tolist(),
+        ids=ids,
+        pauses=pauses,
+        frame_log_probs=frame_logits_BFV.log_softmax(-1).cpu().numpy(),
+    )
+    return decode_transducer(_transducer(model, tokenizer, frontend), batch, search)
+
+
+def _transducer(model: PreTrainedModel, tokenizer: PieceTokenizer, frontend: Frontend) -> transducer.TransducerModel:
+    network = _ArrayTransducer(model)
+    return transducer.TransducerModel(
         predict=network.predict,
         joint=network.joint,
+        pieces=tokenizer.pieces,
+        blank_id=tokenizer.blank_id,
+        frame_ms=frontend.frame_ms,
         durations=students.durations(model),
-        frame_log_probs=frame_logits_BFV.log_softmax(-1).cpu().numpy(),
-        **common,
     )
 
 
-class _Transducer:
+class _ArrayTransducer:
     """The predictor and the joint of a transducer in torch as decoding calls them: arrays in, arrays out."""
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -185,17 +197,12 @@ class StreamingModel(FrameModel):
         self.model.encoder.config.default_num_lookahead_tokens = lookahead(self.chunk_ms)
         self._encoder = ChunkEncoder(self.model, self.chunk_ms)
         assert isinstance(self._frontend, LogMelFrontend)
-        network = _Transducer(self.model)
         decoder = StreamDecoder(
             self._encode,
             _as_cache(self._encoder.start(1)),
-            network.predict,
-            network.joint,
+            _transducer(self.model, self.vocabulary, self._frontend),
             chunk_ms=self.chunk_ms,
             num_mels=self._frontend.log_mel.num_mels,
-            pieces=self.vocabulary.pieces,
-            blank_id=self.vocabulary.blank_id,
-            frame_ms=self._frontend.frame_ms,
         )
         self.open_stream, self.advance = decoder.open, torch.inference_mode()(decoder.advance)
 

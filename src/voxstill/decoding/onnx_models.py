@@ -115,6 +115,14 @@ class OnnxTransducerModel:
         self._encoder, self._decoder, self._joiner = (
             graph(folder, name, model, options.threads) for name in (file, exported.DECODER, exported.JOINER)
         )
+        self._model = transducer.TransducerModel(
+            predict=self._predict,
+            joint=self._joint,
+            pieces=self.vocabulary.pieces,
+            blank_id=self.vocabulary.blank_id,
+            frame_ms=model.frame_ms,
+            durations=model.durations,
+        )
         self._searches = Searches(decoding, self.vocabulary, options, is_ctc=False, section=section)
         self.takes_phrases = self._searches.takes_phrases
 
@@ -130,23 +138,16 @@ class OnnxTransducerModel:
         `phrases` are listened for besides those of `decode.boost`, by a beam search.
         """
         encoded_BPF, frames_B = self._encode(samples)
-        blank_id = self.vocabulary.blank_id
         no_state_BP1 = np.zeros_like(encoded_BPF[:, :, :1])
-        frame_logits_BFV = self._joiner(encoded_BPF, no_state_BP1)[0][:, :, 0, : blank_id + 1]
-        return decode_transducer(
-            encoded_BPF.transpose(0, 2, 1),
-            frames_B,
-            self._searches.of(phrases),
-            predict=self._predict,
-            joint=self._joint,
-            durations=self._exported.durations,
-            frame_log_probs=log_softmax(frame_logits_BFV),
+        frame_logits_BFV = self._joiner(encoded_BPF, no_state_BP1)[0][:, :, 0, : self._model.blank_id + 1]
+        batch = transducer.EncodedBatch(
+            encoded_BFE=encoded_BPF.transpose(0, 2, 1),
+            frames_B=frames_B,
             ids=ids,
-            pieces=self.vocabulary.pieces,
-            blank_id=blank_id,
-            frame_ms=self._exported.frame_ms,
             pauses=[spikes.pauses(samples_T) for samples_T in samples],
+            frame_log_probs=log_softmax(frame_logits_BFV),
         )
+        return decode_transducer(self._model, batch, self._searches.of(phrases))
 
     def _encode(self, samples: Sequence[Samples]) -> tuple[NDArray[np.float32], Sequence[int]]:
         """Encoder states (B, P, F) and the frames of each utterance."""
@@ -180,13 +181,9 @@ class OnnxStreamingModel(OnnxTransducerModel):
         self._decoder_of_streams = StreamDecoder(
             self._encode_chunks,
             tuple(map(self._encoder.empty, (2, 3, 4))),
-            self._predict,
-            self._joint,
+            self._model,
             chunk_ms=self.chunk_ms,
             num_mels=model.num_mels,
-            pieces=self.vocabulary.pieces,
-            blank_id=self.vocabulary.blank_id,
-            frame_ms=model.frame_ms,
         )
         self.open_stream, self.advance = self._decoder_of_streams.open, self._decoder_of_streams.advance
 

@@ -175,27 +175,9 @@ def decode_ctc(
 
 
 def decode_transducer(
-    encoded_BFE: NDArray[np.float32],
-    frames_B: Sequence[int],
-    search: Search | None,
-    *,
-    predict: transducer.Predict,
-    joint: transducer.Joint,
-    durations: Sequence[int],
-    frame_log_probs: NDArray[np.float32],
-    ids: Sequence[str],
-    pieces: Sequence[str],
-    blank_id: int,
-    frame_ms: int,
-    pauses: Sequence[Pauses | None],
+    model: transducer.TransducerModel, batch: transducer.EncodedBatch, search: Search | None
 ) -> list[Hypothesis]:
     """Decode encoder states of a transducer; one hypothesis for each id. Without a search decoding is greedy."""
-    model = transducer.TransducerModel(
-        predict=predict, joint=joint, pieces=pieces, blank_id=blank_id, frame_ms=frame_ms, durations=durations
-    )
-    batch = transducer.EncodedBatch(
-        encoded_BFE=encoded_BFE, frames_B=frames_B, ids=ids, pauses=pauses, frame_log_probs=frame_log_probs
-    )
     if isinstance(search, BeamSearch):
         from voxstill.decoding import transducer_beam  # compiled code, which greedy decoding does not need
 

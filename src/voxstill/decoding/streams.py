@@ -13,7 +13,7 @@ from voxstill.core.records import NO_AUDIO, Hypothesis
 from voxstill.decoding import spikes, transducer
 from voxstill.decoding.loaded import LoadedModel, Samples
 from voxstill.decoding.tokens import WORD_START, Token, hypothesis, log_softmax
-from voxstill.decoding.transducer import Floats, Joint, Predict, PredictorState, TransducerModel
+from voxstill.decoding.transducer import Floats, PredictorState, TransducerModel
 from voxstill.nn import chunks
 
 Cache = tuple[NDArray[np.generic], ...]
@@ -52,20 +52,15 @@ class StreamDecoder:
         self,
         encode: EncodeChunk,
         start: Cache,
-        predict: Predict,
-        joint: Joint,
+        model: TransducerModel,
         *,
         chunk_ms: int,
         num_mels: int,
-        pieces: Sequence[str],
-        blank_id: int,
-        frame_ms: int,
     ) -> None:
         """`start` is the cache of one stream before its first chunk."""
-        self._encode, self._start = encode, start
+        self._encode, self._start, self._model = encode, start, model
         self.chunk_ms, self._num_mels = chunk_ms, num_mels
-        self._model = TransducerModel(predict=predict, joint=joint, pieces=pieces, blank_id=blank_id, frame_ms=frame_ms)
-        self._has_whole_words = all(piece.startswith(WORD_START) for piece in pieces if piece)
+        self._has_whole_words = all(piece.startswith(WORD_START) for piece in model.pieces if piece)
 
     def open(self) -> Stream:
         """A stream before its first chunk."""

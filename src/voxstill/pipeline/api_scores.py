@@ -96,9 +96,7 @@ def compare(
     from voxstill.pipeline import compare_page  # torch comes with it
     from voxstill.storage.files import write_page
 
-    return dataclasses.replace(
-        result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), report)
-    )
+    return dataclasses.replace(result, report=write_page(compare_page.comparison(cfg, both, result.to_dict()), report))
 
 
 def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
