@@ -78,11 +78,12 @@ def edges(number: int, seed: int) -> list[tuple[str, str]]:
     return pairs
 
 
-PAIRS = generated(10_000, 0)
-EDGES = edges(1000, 1)
+@pytest.fixture(scope="module", params=["generated", "edges"])
+def pairs(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """Pairs of reference and hypothesis."""
+    return generated(10_000, 0) if request.param == "generated" else edges(1000, 1)
 
 
-@pytest.mark.parametrize("pairs", [PAIRS, EDGES], ids=["generated", "edges"])
 def test_totals_are_those_of_jiwer(pairs: list[tuple[str, str]]) -> None:
     jiwer = pytest.importorskip("jiwer")
     for metric, process in ((wer, jiwer.process_words), (cer, jiwer.process_characters)):
@@ -95,9 +96,9 @@ def test_totals_are_those_of_jiwer(pairs: list[tuple[str, str]]) -> None:
         assert counts.reference == expected.hits + expected.substitutions + expected.deletions
 
 
-def test_each_pair_is_counted_as_jiwer_does() -> None:
+def test_each_pair_is_counted_as_jiwer_does(pairs: list[tuple[str, str]]) -> None:
     jiwer = pytest.importorskip("jiwer")
-    for ref, hyp in [*EDGES, *PAIRS[::10]]:
+    for ref, hyp in pairs[:1000]:
         expected = jiwer.process_words(ref, hyp)
         assert wer([(ref, hyp)]).errors == expected.substitutions + expected.insertions + expected.deletions
 
@@ -133,7 +134,6 @@ def sclite(program: str, tmp_path: Path) -> Callable[[Sequence[tuple[str, str]]]
     return run
 
 
-@pytest.mark.parametrize("pairs", [PAIRS, EDGES], ids=["generated", "edges"])
 def test_the_split_is_that_of_sclite_wherever_it_finds_the_fewest(
     pairs: list[tuple[str, str]], sclite: Callable[[Sequence[tuple[str, str]]], list[ErrorCounts]]
 ) -> None:
