@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -149,10 +150,13 @@ def test_a_broken_account_of_a_table_is_written_again(cfg: Config, kind: str, na
     assert files(cfg) == before
 
 
-def test_a_broken_note_of_a_generation_is_named_and_its_shards_are_made_again(cfg: Config) -> None:
+@pytest.mark.parametrize("damage", ["cut", "digit"])
+def test_a_broken_note_of_a_generation_is_named_and_its_shards_are_made_again(cfg: Config, damage: str) -> None:
     before = files(cfg)
     path = one(cfg, f"shards/*/{generation.BASE}")
-    path.write_bytes(b"{")
+    [source] = re.findall(r'"source": "(.+)"', path.read_text())
+    other = ("1" if source[0] == "0" else "0") + source[1:]
+    path.write_text("{" if damage == "cut" else path.read_text().replace(source, other))
     assert key(cfg, path) in paths(checked(cfg))
     assert checked(cfg, repair=True).exit_code == 0
     assert files(cfg) == before

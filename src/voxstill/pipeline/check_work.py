@@ -155,7 +155,7 @@ class _Check:
             self._tar(table, part, tars)
         table.add_doubled(ids)
         try:
-            self.work.read_json(f"{table.prefix}/{generation.BASE}")
+            generation.base_of(self.work, table.prefix)
         except VoxstillError as error:
             table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         if (figures := table.sound_figures) is not None:

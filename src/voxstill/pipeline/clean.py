@@ -226,8 +226,7 @@ def _named_tars(work: Store, used: Iterable[Table]) -> set[str]:
 def _bases(work: Store, used: Iterable[Table]) -> set[Table]:
     """The generations that used shards continue from."""
     prefixes = [workdir.prefix(kind, recipe) for kind, recipe in used if kind == "shards"]
-    notes = (work.read_json(f"{prefix}/{generation.BASE}") or {} for prefix in prefixes)
-    return {("shards", str(note["recipe"])) for note in notes if note.get("recipe") is not None}
+    return {("shards", recipe) for prefix in prefixes if (recipe := generation.base_of(work, prefix)) is not None}
 
 
 def _sidecar(tar: str) -> str:

@@ -7,7 +7,6 @@ labelled alone, not in an option.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,11 +18,11 @@ from voxstill.sharding import references
 from voxstill.sharding.label_texts import SAMPLE_TEXT, LabelTexts
 from voxstill.sharding.references import Reference, ShardSet
 from voxstill.sharding.write import WrittenShard
-from voxstill.storage import shard_format, tables, workdir
+from voxstill.storage import checked_json, shard_format, tables, workdir
 from voxstill.storage.arrays import numpy_array
 from voxstill.storage.figures import ShardFigures
 from voxstill.storage.shard_format import Sample
-from voxstill.storage.store import Store
+from voxstill.storage.store import MAX_JSON_BYTES, Store
 
 LEAST_KEPT = 0.5
 """A tar of which less than this share of the bytes is still kept is not named: what is kept of it is written again."""
@@ -41,13 +40,15 @@ def begin(work: Store, prefix: str, lineage: str | None, source: str, content: s
         finished = [workdir.named(work, ShardFigures, recipe) for recipe in workdir.finished_recipes(work, "shards")]
         generations = [figures for figures in finished if lineage is not None and figures.lineage == lineage]
         newest = max(generations, key=lambda figures: (figures.generation or 1, figures.recipe), default=None)
-        note = {"recipe": None if newest is None else newest.recipe, "source": source}
-        note |= {} if content is None else {"content": content}
-        work.create(f"{prefix}/{BASE}", json.dumps(note).encode())
-    recipe = (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe")
-    if recipe is None:
-        return None
-    return ShardSet(work, workdir.prefix("shards", str(recipe)), workdir.named(work, ShardFigures, str(recipe)))
+        values = {"recipe": None if newest is None else newest.recipe, "source": source}
+        values |= {} if content is None else {"content": content}
+        work.create(f"{prefix}/{BASE}", checked_json.encode(values))
+    recipe = base_of(work, prefix)
+    return (
+        None
+        if recipe is None
+        else ShardSet(work, workdir.prefix("shards", recipe), workdir.named(work, ShardFigures, recipe))
+    )
 
 
 def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
@@ -60,27 +61,39 @@ def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
 
 def source_of(work: Store, prefix: str) -> str | None:
     """The listing of the utterances that the shards below `prefix` were started with; None if it is not known."""
-    return _noted(work, prefix, "source")
+    return _known(work, prefix, "source")
 
 
 def content_of(work: Store, prefix: str) -> str | None:
     """The content of these utterances, as `begin` got it; None if it is not known."""
-    return _noted(work, prefix, "content")
+    return _known(work, prefix, "content")
 
 
-def _noted(work: Store, prefix: str, name: str) -> str | None:
-    """What `begin` noted of shards; None where it is not known, as where the note is damaged: it is made again."""
-    try:
-        note = work.read_json(f"{prefix}/{BASE}") or {}
-    except DataError:
-        return None
-    return None if (value := note.get(name)) is None else str(value)
+def base_of(work: Store, prefix: str) -> str | None:
+    """The recipe of the generation that the shards below `prefix` continue from, None if none; DataError if what
+    `begin` wrote down is not what it wrote."""
+    return _value(work, prefix, "recipe")
 
 
 def has_its_base(work: Store, prefix: str) -> bool:
     """Whether the shards below `prefix` go on from none, or from a generation that is finished: their plan is known."""
-    recipe = (work.read_json(f"{prefix}/{BASE}") or {}).get("recipe")
-    return recipe is None or work.exists(f"{workdir.prefix('shards', str(recipe))}/{tables.SUCCESS}")
+    recipe = base_of(work, prefix)
+    return recipe is None or work.exists(f"{workdir.prefix('shards', recipe)}/{tables.SUCCESS}")
+
+
+def _known(work: Store, prefix: str, name: str) -> str | None:
+    """What `begin` wrote down; None also where it is damaged: it is made again."""
+    try:
+        return _value(work, prefix, name)
+    except DataError:
+        return None
+
+
+def _value(work: Store, prefix: str, name: str) -> str | None:
+    key = f"{prefix}/{BASE}"
+    data = work.read_or_none(key, MAX_JSON_BYTES)
+    value = None if data is None else checked_json.decode(data, work.uri(key)).get(name)
+    return None if value is None else str(value)
 
 
 def reusable(
