@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from voxstill.core.records import ErrorCounts
     from voxstill.pipeline.api import (
-        compare_teachers,
         control,
         control_training,
         create_config,
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     )
     from voxstill.pipeline.api_scores import (
         compare,
+        compare_teachers,
         evaluate,
         report,
         score_meetings,
@@ -150,7 +150,7 @@ _HOMES = {
         "pipeline.api_inference",
     ),
     **dict.fromkeys(
-        ("compare", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
+        ("compare", "compare_teachers", "evaluate", "report", "score_meetings", "score_speakers", "score_words", "wer"),
         "pipeline.api_scores",
     ),
 }

@@ -79,6 +79,34 @@ def test_a_configuration_of_keywords_is_checked_as_a_loaded_one_is(caplog: pytes
         voxstill.Config(augment={"warp": 0.2, "vtlp": 0.1})
 
 
+# ---------------------------------------------------------------------------------------------------- configurations
+
+
+def configured() -> list[str]:
+    """Everything of `import voxstill` that has a parameter `cfg`."""
+    members = {name: getattr(voxstill, name) for name in voxstill.__all__}
+    return [
+        name
+        for name, member in members.items()
+        if (inspect.isfunction(member) or member is voxstill.Recognizer)
+        and "cfg" in inspect.signature(member).parameters
+    ]
+
+
+@pytest.mark.parametrize("name", configured())
+@pytest.mark.parametrize("value", ["my.yaml", {"seed": 3}, 0])
+def test_the_name_of_a_file_is_no_configuration(name: str, value: Any) -> None:
+    function = getattr(voxstill, name)
+    parameters = inspect.signature(function).parameters.values()
+    needed = {parameter.name: "x" for parameter in parameters if parameter.default is parameter.empty}
+    with pytest.raises(voxstill.ConfigError, match="load_config"):
+        function(**{**needed, "cfg": value})
+    positional = [value if parameter.name == "cfg" else "x" for parameter in parameters][: len(needed) + 1]
+    if value in positional:
+        with pytest.raises(voxstill.ConfigError, match="load_config"):
+            function(*positional)
+
+
 # ---------------------------------------------------------------------------------------------------- lists of strings
 
 

@@ -13,19 +13,18 @@ folder of a student that was trained with it. Libraries are loaded when a functi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core import config, world
 from voxstill.core.arguments import strings, text
+from voxstill.core.config import takes_config
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
     from voxstill.core.result import ReportResult
     from voxstill.filtering.tuning import TuneResult
-    from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.control import ControlResult
     from voxstill.pipeline.control_training import TrainingControlResult
     from voxstill.pipeline.estimate import EstimateResult
@@ -75,6 +74,7 @@ def explain(section: str | None = None) -> list[config.Option]:
     return explained(section if section is None else text("section", section))
 
 
+@takes_config
 def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
     """Write audio of the source to a folder as WAV files: unchanged, and after each augmentation.
 
@@ -89,6 +89,7 @@ def preview_augmentation(cfg: Config, output: str | Path = "heard") -> Preview:
     return previewing.augmentation(cfg, Path(output))
 
 
+@takes_config
 def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     """Find the recordings of `source.uri` and cut them into utterances; existing results are not made again.
 
@@ -103,6 +104,7 @@ def index(cfg: Config, *, part: str | None = None) -> IndexFigures:
     return indexing.index(cfg, part=part)
 
 
+@takes_config
 def label(
     cfg: Config,
     *,
@@ -135,6 +137,7 @@ def label(
     )
 
 
+@takes_config
 def control(cfg: Config, overrides: str | Sequence[str] = (), *, clear: bool = False) -> ControlResult:
     """Change the running labelling jobs of `cfg.work`: add overrides, or with `clear` take all of them back.
 
@@ -163,33 +166,7 @@ def control_training(
     return training_control.control_training(experiment, asked, clear=clear, stop_after_epoch=stop_after_epoch)
 
 
-def compare_teachers(
-    cfg: Config,
-    recipes: str | Sequence[str] = (),
-    *,
-    price_per_hour: float | None = None,
-    report: str | Path | None = None,
-) -> TeacherComparison:
-    """Compare the finished labels of several teachers: agreement, error rate, speed and cost.
-
-    `price_per_hour` is that of an hour of the machine; `report` is the file of a page with audio.
-
-    >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
-    >>> _ = voxstill.label(other)
-    >>> [teacher.labels for teacher in voxstill.compare_teachers(cfg).teachers]
-    [12, 12]
-    """
-    chosen = strings("recipes", recipes)
-    from voxstill.pipeline import compare_teachers as comparison
-
-    result = comparison.compared(cfg, chosen, price_per_hour)
-    if report is None:
-        return result
-    from voxstill.storage.files import write_page
-
-    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), report))
-
-
+@takes_config
 def filter(  # noqa: A001  # it is the name of the step
     cfg: Config, *, part: str | None = None, partial: bool = False, report: str | Path | None = None
 ) -> VerdictFigures:
@@ -213,6 +190,7 @@ def filter(  # noqa: A001  # it is the name of the step
     return filter_report.write(cfg, figures, str(report))
 
 
+@takes_config
 def tune_filter(cfg: Config) -> TuneResult:
     """Propose thresholds of the filter by the labels that have a human text; no verdict is made or changed.
 
@@ -229,6 +207,7 @@ def tune_filter(cfg: Config) -> TuneResult:
     return tuning.tune(cfg)
 
 
+@takes_config
 def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> ShardFigures:
     """Write the kept utterances as WebDataset tars with Parquet sidecars.
 
@@ -244,6 +223,7 @@ def shard(cfg: Config, *, unlabelled: bool = False, part: str | None = None) -> 
     return sharding.shard_unlabelled(cfg, part=part) if unlabelled else sharding.shard(cfg, part=part)
 
 
+@takes_config
 def repack(cfg: Config, sources: str | Path | Sequence[str | Path], *overrides: str) -> ShardFigures:
     """Write what has a human text in tars or folders as shards in `cfg.work`, whole and unfiltered.
 
@@ -259,6 +239,7 @@ def repack(cfg: Config, sources: str | Path | Sequence[str | Path], *overrides: 
     return sharding.repack_sources(cfg, names, *overrides)
 
 
+@takes_config
 def plan(
     where: str | Path, cfg: Config, *, ranks: int | None = None, epoch: int = 0, pretrain: bool = False
 ) -> PlanResult:
@@ -277,6 +258,7 @@ def plan(
     return planning.plan_(str(where), ranks, epoch, cfg, pretrain=pretrain)
 
 
+@takes_config
 def estimate(
     cfg: Config, *, gpu: str | None = None, price: float | None = None, probe: bool = False, pretrain: bool = False
 ) -> EstimateResult:
@@ -297,6 +279,7 @@ def estimate(
     return estimation.estimate(cfg, gpu=gpu, price=price, probe=probe, pretrain=pretrain)
 
 
+@takes_config
 def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int = 3) -> LanguageModelResult:
     """Train an n-gram language model for decoding on texts, or on the labels of a work folder.
 
@@ -311,6 +294,7 @@ def train_lm(cfg: Config, source: str | Path, output: str | Path, *, order: int 
     return language_model.train_lm(cfg, str(source), str(output), order)
 
 
+@takes_config
 def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Pre-train a model on audio without labels, for students to start from; an `experiment` continues, as with
     `train`.
@@ -324,6 +308,7 @@ def pretrain(cfg: Config, experiment: str | Path | None = None) -> TrainingSumma
     return pretraining.pretrain(cfg, experiment)
 
 
+@takes_config
 def train(cfg: Config, experiment: str | Path | None = None) -> TrainingSummary:
     """Train a student in an experiment folder; the same call again resumes it, or returns what is finished.
 
@@ -352,6 +337,7 @@ def replay(experiment: str | Path, batch: str | Path) -> ReplayResult:
     return replaying.replay(str(experiment), str(batch))
 
 
+@takes_config
 def run(cfg: Config, *, allow_teacher: str | Sequence[str] = ()) -> RunResult:
     """Run all steps from raw audio to an evaluated student and its report; finished steps are skipped.
 
@@ -367,6 +353,7 @@ def run(cfg: Config, *, allow_teacher: str | Sequence[str] = ()) -> RunResult:
     return end_to_end.run(cfg, allow_teacher=teachers)
 
 
+@takes_config
 def dry_run(cfg: Config, max_batches: int | None = None) -> RunResult:
     """Run all steps on a few files, in folders of their own, and estimate what the whole would take.
 

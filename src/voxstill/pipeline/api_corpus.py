@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core.arguments import strings
+from voxstill.core.config import takes_config
 
 if TYPE_CHECKING:
     from voxstill.core.config import Config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _IDS = 'give a list, ids=["..."], or of a file with an id in each line: ids=Path("ids.txt").read_text().splitlines()'
 
 
+@takes_config
 def voices(
     cfg: Config, texts: str | Path, output: str | Path, *, hours: float = 1.0, language: str = "en"
 ) -> VoicesResult:
@@ -42,6 +44,7 @@ def voices(
     return synthesis.voices(str(texts), str(output), hours, language, cfg.seed)
 
 
+@takes_config
 def align(
     cfg: Config,
     audio: str | Path,
@@ -65,6 +68,7 @@ def align(
     return alignment.align(cfg, str(audio), str(text), str(output), model=model, overwrite=overwrite)
 
 
+@takes_config
 def export_labels(
     cfg: Config,
     output: str | Path,
@@ -89,6 +93,7 @@ def export_labels(
     )
 
 
+@takes_config
 def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyResult:
     """Compare what is on disk with what was written: the tables and shards of a work folder, or an experiment.
 
@@ -103,6 +108,7 @@ def verify(where: str | Path, cfg: Config, *, repair: bool = False) -> VerifyRes
     return verifying.verify(str(where), cfg, repair=repair)
 
 
+@takes_config
 def remove(
     cfg: Config, ids: Sequence[str] = (), reason: str | None = None, *, speakers: str | Sequence[str] = ()
 ) -> RemoveResult:
@@ -122,6 +128,7 @@ def remove(
     return removing.remove(cfg, listed, reason, speakers=names)
 
 
+@takes_config
 def explore(
     cfg: Config,
     experiments: str | Path | Sequence[str | Path] = (),
@@ -146,6 +153,7 @@ def explore(
     exploring.explore(cfg, paths, port, ready, edit=edit, judge=judge)
 
 
+@takes_config
 def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     """Find the tables of `cfg.work` that nothing of this configuration uses; with `delete` they are deleted.
 
@@ -157,6 +165,7 @@ def clean(cfg: Config, *, delete: bool = False) -> CleanResult:
     return cleaning.clean(cfg, delete=delete)
 
 
+@takes_config
 def doctor(cfg: Config, where: str | Path | None = None) -> DoctorResult:
     """Check this machine, or a work folder or an experiment: what is slow or wrong, the worst first, and the fix.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from voxstill.core import run_mark
 from voxstill.core.arguments import strings
+from voxstill.core.config import takes_config
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def write_transcripts(transcripts: Sequence[Transcript], folder: str | Path, for
     return transcribe.write_all(transcripts, form, Path(folder))
 
 
+@takes_config
 def classify(
     model: str | Path, audio: str | Path | Sequence[str | Path], cfg: Config | None = None, *, top: int = 5
 ) -> ClassifyResult:
@@ -55,6 +57,7 @@ def classify(
     return classifying.classify(cfg or load_config(), str(model), names, top)
 
 
+@takes_config
 def diarize(
     audio: str | Path | Sequence[str | Path], cfg: Config | None = None, form: TurnFormat = "rttm"
 ) -> DiarizeResult:
@@ -75,6 +78,7 @@ def diarize(
     return diarizing.diarize(cfg or load_config(), names, form)
 
 
+@takes_config
 def embed(
     model: str | Path,
     audio: str | Path | Sequence[str | Path],
@@ -100,6 +104,7 @@ def embed(
     return classifying.embed(cfg or load_config(), str(model), names, target, compare=compare)
 
 
+@takes_config
 def export(
     model: str | Path,
     output: str | Path,
@@ -127,6 +132,7 @@ def export(
     return exporting.export(cfg, str(model), str(output), int8=int8, streaming=streaming)
 
 
+@takes_config
 def push(model: str | Path, name: str, cfg: Config | None = None) -> PushResult:
     """Upload a student, of an experiment or exported, to the Hugging Face Hub as `owner/name`, with a model card.
 
@@ -159,6 +165,7 @@ def restore_model(copy: str | Path, output: str | Path, base: str | Path | None 
     return Path(output)
 
 
+@takes_config
 def serve(
     models: str | Sequence[str],
     cfg: Config | None = None,
@@ -188,6 +195,7 @@ def serve(
         start(cfg or load_config(), served, host, port, engine, ready)
 
 
+@takes_config
 def listen(
     target: str,
     source: str | Path | None = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxstill.core.arguments import string_pairs, strings
+from voxstill.core.config import takes_config
 from voxstill.pipeline.api import load_config
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from voxstill.core.result import ReportResult
     from voxstill.evaluation.results import Evaluation
     from voxstill.pipeline.compare import RunComparison
+    from voxstill.pipeline.compare_teachers import TeacherComparison
     from voxstill.pipeline.report import ExperimentReport
 
 
+@takes_config
 def evaluate(
     model: str | Path, cfg: Config | None = None, *, by: str | Sequence[str] = (), show: int = 0
 ) -> Evaluation:
@@ -54,6 +57,35 @@ def report(experiment: str | Path) -> ExperimentReport:
     return reporting.report(str(experiment))
 
 
+@takes_config
+def compare_teachers(
+    cfg: Config,
+    recipes: str | Sequence[str] = (),
+    *,
+    price_per_hour: float | None = None,
+    report: str | Path | None = None,
+) -> TeacherComparison:
+    """Compare the finished labels of several teachers: agreement, error rate, speed and cost.
+
+    `price_per_hour` is that of an hour of the machine; `report` is the file of a page with audio.
+
+    >>> other = voxstill.load_config("my.yaml", "teacher={name: echo, substitute: 0.5}")
+    >>> _ = voxstill.label(other)
+    >>> [teacher.labels for teacher in voxstill.compare_teachers(cfg).teachers]
+    [12, 12]
+    """
+    chosen = strings("recipes", recipes)
+    from voxstill.pipeline import compare_teachers as comparison
+
+    result = comparison.compared(cfg, chosen, price_per_hour)
+    if report is None:
+        return result
+    from voxstill.storage.files import write_page
+
+    return dataclasses.replace(result, report=write_page(comparison.page(cfg, result), report))
+
+
+@takes_config
 def compare(
     first: str | Path,
     second: str | Path,
@@ -113,6 +145,7 @@ def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
     return words.wer(string_pairs("pairs", pairs))
 
 
+@takes_config
 def score_words(
     reference: str | Path,
     hypothesis: str | Path,
@@ -155,6 +188,7 @@ def score_words(
     return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
+@takes_config
 def score_speakers(
     reference: str | Path,
     hypothesis: str | Path,
@@ -190,6 +224,7 @@ def score_speakers(
     return ReportResult(figures=scores.to_dict(), text=scores.to_text())
 
 
+@takes_config
 def score_meetings(
     reference: str | Path,
     hypothesis: str | Path,

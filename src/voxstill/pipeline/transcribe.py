@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Self, get_args
 
 from voxstill.core.arguments import whole_number
-from voxstill.core.config import Config
+from voxstill.core.config import Config, takes_config
 from voxstill.core.errors import ConfigError
 from voxstill.core.monitor import Progress, log
 from voxstill.core.records import RATE_HZ, Hypothesis, Word
@@ -141,6 +141,7 @@ class Recognizer:
     ['ba', 'du', 'ko']
     """
 
+    @takes_config
     def __init__(self, model: str | Path, cfg: Config | None = None, reader: AudioReader | None = None) -> None:
         self._cfg = cfg or Config()
         self._student = load_recognizer(self._cfg, str(model))

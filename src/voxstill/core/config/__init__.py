@@ -1,5 +1,6 @@
 """The configuration: sections of options, and reading them from YAML, environment and command line."""
 
+from voxstill.core.config.argument import takes_config
 from voxstill.core.config.audio import Audio
 from voxstill.core.config.corpus import Cache, Demo, Filter, Segment, Shard, Source, sources_of
 from voxstill.core.config.diarize import Diarize
@@ -87,6 +88,7 @@ __all__ = [
     "options_in_snapshot",
     "sources_of",
     "suggestion",
+    "takes_config",
     "template",
     "tree",
     "validated",
