@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import itertools
 import logging
+import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ class Option(Result):
 
 def options_of(kind: type[BaseModel], prefix: str = "") -> Iterator[Option]:
     """Every option below `kind`, in the order it is written."""
+    meanings = _docstrings(kind)
     for name, field in kind.model_fields.items():
         path = f"{prefix}{name}"
         if (section := section_of(field)) is not None:
@@ -45,8 +50,29 @@ def options_of(kind: type[BaseModel], prefix: str = "") -> Iterator[Option]:
             unit=str(extra(field, "unit") or ""),
             default=default,
             limits=", ".join(_limit(rule) for rule in field.metadata if _limit(rule)),
-            meaning=" ".join((field.description or "").split()),
+            meaning=" ".join(meanings.get(name, "").split()),
         )
+
+
+def _docstrings(kind: type[BaseModel]) -> dict[str, str]:
+    """The string below each attribute in the source of a class and of those above it (PEP 257, "attribute docstrings").
+
+    Pydantic can read them, too, but does so whenever the class is imported.
+    """
+    strings: dict[str, str] = {}
+    for member in reversed(kind.__mro__):
+        if member is BaseModel or not issubclass(member, BaseModel):
+            continue
+        try:
+            [definition] = ast.parse(textwrap.dedent(inspect.getsource(member))).body
+        except (OSError, TypeError):  # it has no file: it was typed at a prompt
+            continue
+        assert isinstance(definition, ast.ClassDef)
+        for attribute, below in itertools.pairwise(definition.body):
+            match attribute, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    strings[name] = text
+    return strings
 
 
 def _type_name(kind: object) -> str:

@@ -54,8 +54,8 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         validate_default=True,
+        defer_build=True,  # most processes import this and build no Config: workers of Ray, the help
     )
     schema_version: ClassVar[int] = 1
     """Raised when a default, or the meaning of an option, changes: what was made before is then another thing."""
