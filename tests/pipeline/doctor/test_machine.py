@@ -86,6 +86,16 @@ def test_gpus_are_judged_by_what_their_driver_says() -> None:
     assert judge_gpus([], (13, 0), None, None, None)[0].state == "ok"
 
 
+def test_a_file_in_the_place_of_a_folder_is_named_with_its_option(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    good = {"work": tmp_path / "new/work", "train.root": tmp_path}
+    assert places.writable(good)[0].state == "ok"
+    [check] = places.writable({**good, "cache.folder": tmp_path / "file/cache"})
+    assert (check.state, check.found) == ("fail", f"`cache.folder`: `{tmp_path}/file` is not a folder")
+    cfg = config.load(None, [f"work={tmp_path}/work", f"cache.folder={tmp_path}/file"])
+    assert [check.name for check in look.check_machine(cfg).checks if check.name == "folders" and check.state == "fail"]
+
+
 def test_this_environment_fits_together() -> None:
     assert [check for check in software.packages() if check.state == "fail"] == []
     assert software.gpus()[0].name == "GPU"

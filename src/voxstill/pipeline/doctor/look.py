@@ -72,17 +72,18 @@ def check_corpus(where: str, cfg: Config) -> DoctorResult:
 
 
 def _places(cfg: Config) -> Sequence[Probe]:
-    """The disks that a configuration writes to, and its bucket."""
-    names = [Path(cfg.train.root)]
+    """The folders and disks that a configuration writes to, and its bucket."""
+    names = {"train.root": Path(cfg.train.root)}
     if cfg.cache.folder:
-        names.append(Path(cfg.cache.folder).expanduser())
+        names["cache.folder"] = Path(cfg.cache.folder).expanduser()
     if is_local(cfg.work):
-        names.insert(0, local_path(cfg.work))
+        names = {"work": local_path(cfg.work), **names}
     disks = [
         Probe("disk", partial(places.disk, folder), _LIMIT_S, f"`{folder}`", "storage")
-        for folder in places.folders(names)
+        for folder in places.folders(names.values())
     ]
-    return disks if is_local(cfg.work) else [_bucket(cfg.work), *disks]
+    probes = [Probe("folders", partial(places.writable, names), _LIMIT_S, "a file system", "storage"), *disks]
+    return probes if is_local(cfg.work) else [_bucket(cfg.work), *probes]
 
 
 def _bucket(root: str) -> Probe:

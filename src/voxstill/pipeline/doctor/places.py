@@ -95,6 +95,22 @@ def folders(names: Iterable[Path]) -> list[Path]:
     return list(devices.values())
 
 
+def writable(folders: Mapping[str, Path]) -> list[Check]:
+    """Whether each folder, by the option that names it, can be written to, or made where it does not exist yet."""
+    troubles = []
+    for option, folder in folders.items():
+        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            troubles.append(f"`{option}`: `{there}` is not a folder")
+        elif not os.access(there, os.W_OK | os.X_OK):
+            troubles.append(f"`{option}`: no permission to write to `{there}`")
+    if troubles:
+        fix = "name another folder there, or change the permissions"
+        return [Check(name="folders", state="fail", found="; ".join(troubles), fix=fix, part="storage")]
+    text = ", ".join(f"`{option}`" for option in folders) + " can be written to"
+    return [Check(name="folders", state="ok", found=text, part="storage")]
+
+
 def decoding() -> list[Check]:
     """How fast FLAC, what shards hold, is decoded in this process."""
     noise_T = (np.random.default_rng(0).standard_normal(pcm.ms_to_samples(1000 * _NOISE_S)) * 3000).astype(np.int16)
