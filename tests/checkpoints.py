@@ -124,24 +124,32 @@ def write_overfitted_whisper(
     spoken = [torch.from_numpy(samples_T) for samples_T in clips]
     audio_BT = torch.nn.utils.rnn.pad_sequence(spoken, batch_first=True)
     features_BDF, _ = frontend.extract(audio_BT, torch.tensor(list(map(len, spoken))))
-    encoder, places = model.model.encoder, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
-    whole = encoder.embed_positions
     used: torch.Tensor = tokens_BU.unique()  # type: ignore[no-untyped-call]
-    # those that no text has count as they begin, with logits of zero: a product with all 50,000 takes most of a step
+    tokens_BU, targets_BU = (
+        torch.where(ids_BU < 0, ids_BU, torch.searchsorted(used, ids_BU)) for ids_BU in (tokens_BU, targets_BU)
+    )
+    # the 50,000 that no text has stay as they begin, with logits of zero
     unused = torch.tensor(math.log(model.config.vocab_size - len(used)))
-    of_used_BU = torch.where(targets_BU < 0, targets_BU, torch.searchsorted(used, targets_BU))
-    for positions in (places, whole):  # most steps on the first seconds of the window
-        places.weight.data = whole.weight.data[:NUM_PLACES]
-        encoder.embed_positions, encoder.config.max_source_positions = positions, len(positions.weight)
-        window_BDF = features_BDF[..., : 2 * len(positions.weight)]
+    encoder, decoder, whole = model.model.encoder, model.model.decoder, model.model.decoder.embed_tokens
+    small = decoder.embed_tokens = torch.nn.Embedding.from_pretrained(whole.weight.detach()[used], freeze=False)
 
-        def loss(window_BDF: torch.Tensor = window_BDF) -> torch.Tensor:
-            hidden_BUE = model.model(input_features=window_BDF, decoder_input_ids=tokens_BU[:, :-1]).last_hidden_state
-            logits_BUV = hidden_BUE @ model.proj_out.weight[used].mT
-            logits_BUV = torch.cat([logits_BUV, unused.expand(*logits_BUV.shape[:2], 1)], -1)
-            return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), of_used_BU)
+    def loss_of(**inputs: object) -> torch.Tensor:
+        hidden_BUE = model.model(decoder_input_ids=tokens_BU[:, :-1], **inputs).last_hidden_state
+        logits_BUV = hidden_BUE @ small.weight.mT
+        logits_BUV = torch.cat([logits_BUV, unused.expand(*logits_BUV.shape[:2], 1)], -1)
+        return torch.nn.functional.cross_entropy(logits_BUV.transpose(1, 2), targets_BU)
 
-        learn(model, 300, 4e-3, loss, below=0.02)
+    positions, places = encoder.embed_positions, torch.nn.Embedding(NUM_PLACES, model.config.d_model)
+    places.weight.data = positions.weight.data[:NUM_PLACES]
+    encoder.embed_positions, encoder.config.max_source_positions = places, NUM_PLACES
+    # both on the first seconds of the window; then the decoder alone, for a step on the window takes a second
+    learn(model, 300, 4e-3, lambda: loss_of(input_features=features_BDF[..., : 2 * NUM_PLACES]), below=0.02)
+    encoder.embed_positions, encoder.config.max_source_positions = positions, len(positions.weight)
+    with torch.no_grad():
+        encoded = encoder(features_BDF)
+    learn(model, 300, 4e-3, lambda: loss_of(encoder_outputs=encoded), below=0.02)
+    decoder.embed_tokens = whole
+    whole.weight.data[used] = small.weight.data
     model.save_pretrained(folder)
     return folder
 
