@@ -6,12 +6,13 @@ import contextlib
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from narrow_students import narrow
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.synthesis.voices import SpeechJob, synthesize
@@ -43,6 +44,14 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / row["audio"]).write_bytes(codec.encode(samples_T, "flac"))
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
+
+
+@pytest.fixture(scope="module")
+def narrow_students() -> Iterator[None]:
+    """Students of the size `tiny` that are trained in this process are narrow while the tests of a file run."""
+    with pytest.MonkeyPatch.context() as patch:
+        narrow(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

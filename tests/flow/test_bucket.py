@@ -11,7 +11,7 @@ import pytest
 
 from voxstill.storage.store import Store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("narrow_students")]
 
 
 def test_training_from_a_bucket_gives_the_same_weights(
@@ -30,7 +30,7 @@ def test_training_from_a_bucket_gives_the_same_weights(
         source = str(digits / "manifest.jsonl") if place == "here" else "s3://bucket/audio/manifest.jsonl"
         work = str(folder / "work") if place == "here" else "s3://bucket/work"
         upload = str(folder / "students") if place == "here" else "s3://bucket/students"
-        train = {"steps": 12, "seed_mode": "debug", "loader_workers": int(place == "far")}
+        train = {"steps": 6, "seed_mode": "debug", "loader_workers": int(place == "far")}
         train |= {"root": str(folder / "exp"), "upload": upload}
         plan = {"budget_ms": 8000, "layout": "remote", "window": 6}
         config = configure(folder, digits / "manifest.jsonl", train=train, plan=plan)

@@ -15,6 +15,8 @@ from voxstill.evaluation import results
 from voxstill.pipeline.judge import judge
 from voxstill.pipeline.run_result import RunResult
 
+pytestmark = pytest.mark.usefixtures("narrow_students")
+
 GRAMMAR = Path(__file__).parents[2] / "examples" / "digits.jsgf"
 
 

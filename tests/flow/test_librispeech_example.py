@@ -24,6 +24,8 @@ from voxstill.core.records import Utterance
 from voxstill.storage import tables
 from voxstill.storage.store import Store
 
+pytestmark = pytest.mark.usefixtures("narrow_students")
+
 Command = Callable[..., dict[str, Any]]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "librispeech-whisper"

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("narrow_students")
+
 Command = Callable[..., dict[str, Any]]
 METHODS = {
     "wav2vec2": {"size": "tiny", "mask_ms": 100},

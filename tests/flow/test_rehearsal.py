@@ -20,6 +20,8 @@ from voxstill.pipeline import dry_run
 from voxstill.pipeline.run_result import RunResult
 from voxstill.storage.store import Store
 
+pytestmark = pytest.mark.usefixtures("narrow_students")
+
 Command = Callable[..., dict[str, Any]]
 Configure = Callable[..., Path]
 STEPS = ["index", "label", "filter", "shard", "train", "evaluate", "report"]
