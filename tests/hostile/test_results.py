@@ -37,7 +37,7 @@ def exp(tmp_path: Path) -> Path:
     result = tmp_path / "evaluation" / "test"
     result.mkdir(parents=True)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"work": str(tmp_path / "work")}))
-    (tmp_path / "environment.json").write_text("{}")
+    (tmp_path / "environment.json").write_text('{"recipe": "r"}')  # without notes all versions are looked up
     (result / "figures.json").write_text(json.dumps(FIGURES))
     for name in ("ref.jsonl", "hyp.jsonl"):
         (result / name).write_text(json.dumps(ROW) + "\n")
