@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from checkpoints import write_overfitted_wav2vec2, write_whisper_checkpoint
+from shared_folders import made_once
 from small_students import Normalization, write_student
 from tones import TEXTS, speak
 from voxstill.core import pcm
@@ -192,8 +193,11 @@ def test_a_damaged_file_is_an_error_that_names_it(pairs: Pairs, tmp_path: Path, 
         loaded(target)
 
 
-def test_a_wav2vec_2_takes_samples_with_the_blank_first(tmp_path: Path) -> None:
-    source = write_overfitted_wav2vec2(tmp_path / "model", SPOKEN, TEXTS)
+def test_a_wav2vec_2_takes_samples_with_the_blank_first(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    # the same as that of tests/teachers
+    source = made_once(tmp_path_factory, "letters", lambda folder: write_overfitted_wav2vec2(folder, SPOKEN, TEXTS))
     target = exported_to(source, tmp_path / "exported")
     ours, theirs = loaded(source), loaded(target)
     assert [hypothesis.text for hypothesis in theirs.transcribe_batch(SPOKEN)] == [
