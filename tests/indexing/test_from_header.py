@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from faulty_proxy import FaultyProxy, faulty_proxy
-from servers import moto_server, s3_environment
+from servers import reset_moto, s3_environment
 from tones import speak
 from voxstill.audio import codec, read_utterances
 from voxstill.core import config
@@ -33,10 +33,11 @@ def encoded(form: str, rate_hz: int, num_channels: int, seconds: float, seed: in
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[FaultyProxy]:
+def bucket(s3_server: int) -> Iterator[FaultyProxy]:
     """A bucket behind a proxy that counts bytes, with files of many kinds."""
     kinds = [("flac", 16_000), ("wav", 16_000), ("wav", 8_000), ("flac", 44_100), ("wav", 48_000), ("flac", 22_050)]
-    with moto_server("bucket") as port, faulty_proxy(port) as proxy, pytest.MonkeyPatch.context() as patch:
+    reset_moto(s3_server, "bucket")
+    with faulty_proxy(s3_server) as proxy, pytest.MonkeyPatch.context() as patch:
         for name, value in s3_environment(proxy.port).items():
             patch.setenv(name, value)
         clients.client.cache_clear()

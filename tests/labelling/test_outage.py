@@ -11,7 +11,7 @@ import pytest
 
 from faulty_proxy import faulty_proxy
 from manifests import wav
-from servers import Handler, SetEnvironment, moto_server, s3_environment, serve
+from servers import Handler, SetEnvironment, reset_moto, s3_environment, serve
 from voxstill.audio import read_utterances
 from voxstill.core.config import Config, load
 from voxstill.core.errors import StorageError, TeacherError
@@ -89,11 +89,12 @@ def test_an_outage_ends_the_run_before_all_utterances_are_tried(
 
 @pytest.mark.parametrize("engine", ["inline", "ray"])
 def test_credentials_that_expire_lose_no_utterance(
-    tmp_path: Path, engine: str, set_environment: SetEnvironment
+    tmp_path: Path, engine: str, set_environment: SetEnvironment, s3_server: int
 ) -> None:
     work = tmp_path / "work"
+    reset_moto(s3_server, "corpus")
     shutdown()  # workers have the environment in which Ray was started
-    with moto_server("corpus") as port, faulty_proxy(port) as proxy:
+    with faulty_proxy(s3_server) as proxy:
         set_environment(s3_environment(proxy.port))
         cfg = configured(work, corpus(Store("s3://corpus/audio"), 12), f"engine.name={engine}")
         proxy.shares = {"denied": 0.5}

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import voxstill
+from narrow_students import narrow
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
@@ -64,6 +65,7 @@ def examples() -> list[str]:
 
 
 def test_the_example_of_every_name_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow(monkeypatch)
     monkeypatch.chdir(place)
     start_logging("error")
     names: dict[str, Any] = {"voxstill": voxstill, "Path": Path, "np": np, "Recognizer": voxstill.Recognizer}
