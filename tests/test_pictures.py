@@ -25,21 +25,12 @@ from browser import CHROMIUM
 from metrics_svg import Chart, Series
 from prometheus import PROMETHEUS
 from terminal_svg import Output, Terminal
-from voxstill.core import world
+from wheel import demo_of_wheel
 
 ROOT = Path(__file__).parents[1]
 IMAGES = sorted((ROOT / "docs/images").iterdir())
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 SVG = "{http://www.w3.org/2000/svg}"
-SHORT = {
-    "VOXSTILL__DEMO__TRAIN_UTTERANCES": "120",
-    "VOXSTILL__DEMO__DEV_UTTERANCES": "8",
-    "VOXSTILL__DEMO__TEST_UTTERANCES": "16",
-    "VOXSTILL__TRAIN__STEPS": "24",
-    "VOXSTILL__TRAIN__OPTIMIZER": "adamw",  # a step of Muon, the default, takes longer
-    "VOXSTILL__TRAIN__LOG_EVERY": "5",
-}
-"""A demo of half a minute."""
 
 
 def name_of(path: Path) -> str:
@@ -150,10 +141,10 @@ def test_an_image_keeps_its_most_frequent_colours(num_colours: int, seed: int) -
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 @pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus")
-def test_a_short_run_of_the_demo_makes_all_pictures(tmp_path: Path) -> None:
-    output, run = tmp_path / "images", tmp_path / "run"
+def test_a_short_run_of_the_demo_makes_all_pictures(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    output, run = tmp_path / "images", demo_of_wheel(tmp_path_factory) / "run"
     command = [sys.executable, str(ROOT / "tools/pictures/make.py"), str(output), str(run)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**world.environment(), **SHORT})
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     of_the_run = [image for image in IMAGES if not image.name.startswith("results_")]  # plots of the figures
     assert {path.name for path in output.iterdir()} == {image.name for image in of_the_run}

@@ -21,7 +21,6 @@ from loose_files import load
 from metrics_svg import Chart, Series
 from prometheus import Prometheus, prometheus
 from terminal_svg import COLUMNS, ROWS, Output
-from voxstill.core import world
 
 COMMAND = "voxstill demo"
 SCRAPE_S, RATE_S, NUM_POINTS = 0.5, 10, 150
@@ -85,8 +84,8 @@ class DemoRun:
         pictures = json.loads(self.recording.read_text(encoding="utf-8"))["charts"]
         return {name: [_chart(row) for row in rows] for name, rows in pictures.items()}
 
-    def make(self) -> None:
-        """Run the demo and record it; subprocess.CalledProcessError where it fails."""
+    def make(self, environment: Mapping[str, str]) -> None:
+        """Run the demo in this environment and record it; subprocess.CalledProcessError where it fails."""
         targets = self.folder / "targets"
         targets.mkdir(parents=True)
         job = {"job_name": "voxstill", "file_sd_configs": [{"files": [f"{targets}/*.json"], "refresh_interval": "1s"}]}
@@ -94,7 +93,7 @@ class DemoRun:
         monitored = {"VOXSTILL__MONITOR__PORT": "0", "VOXSTILL__MONITOR__DISCOVERY": str(targets)}
         with prometheus(self.folder / "prometheus", config) as server:
             start = time.time()
-            outputs = list(_outputs(self.folder, {**world.environment(), **monitored}))
+            outputs = list(_outputs(self.folder, {**environment, **monitored}))
             charts = {name: _charts(server, name, start, time.time()) for name in PANELS}
         rows = {name: [dataclasses.asdict(chart) for chart in panels] for name, panels in charts.items()}
         recording = {"outputs": [dataclasses.asdict(output) for output in outputs], "charts": rows}
@@ -110,12 +109,17 @@ def _outputs(folder: Path, environment: Mapping[str, str]) -> Iterator[Output]:
     start, decoder = time.monotonic(), codecs.getincrementaldecoder("utf-8")()
     process = subprocess.Popen(command, cwd=folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
+    last = ""
     with contextlib.suppress(OSError):  # how a terminal says that nobody writes into it any more
         while data := os.read(ours, 1 << 16):
-            yield Output(round(time.monotonic() - start, 2), decoder.decode(data))
+            text = decoder.decode(data)
+            last = (last + text)[-3000:]
+            yield Output(round(time.monotonic() - start, 2), text)
     os.close(ours)
     if process.wait():
-        raise subprocess.CalledProcessError(process.returncode, command)
+        error = subprocess.CalledProcessError(process.returncode, command)
+        error.add_note(last)
+        raise error
 
 
 def _charts(server: Prometheus, picture: str, start: float, end: float) -> list[Chart]:

@@ -20,6 +20,7 @@ import screens  # noqa: E402
 import terminal_svg  # noqa: E402
 from browser import Browser  # noqa: E402
 from demo_run import COMMAND, DemoRun  # noqa: E402
+from voxstill.core import world  # noqa: E402
 
 RUN = Path(tempfile.gettempdir()) / "voxstill-pictures"
 """Outside of the checkout: the explorer shows where a corpus lies."""
@@ -33,7 +34,7 @@ def main(output: Path, run: DemoRun) -> None:
     """Write all pictures into a folder."""
     output.mkdir(parents=True, exist_ok=True)
     if not run.recording.exists():
-        run.make()
+        run.make(world.environment())
     _write(output / "flow.svg", flow_svg.drawing())
     _write(output / "terminal.svg", terminal_svg.drawing(COMMAND, run.outputs()))
     for name, charts in run.charts().items():
