@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from faulty_proxy import FaultyProxy, faulty_proxy
-from servers import moto_server, s3_environment
+from servers import reset_moto, s3_environment
 from torture import runs
 from voxstill.storage import clients
 from voxstill.storage.store import Store
@@ -29,9 +29,9 @@ ENGINE = {"name": "inline", "chunk": 3}
 
 
 @pytest.fixture
-def moto_port() -> Iterator[int]:
-    with moto_server("bucket") as port:
-        yield port
+def moto_port(s3_server: int) -> int:
+    reset_moto(s3_server, "bucket")
+    return s3_server
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_requests_back_off_where_a_bucket_says_slow_down(bucket: Store, moto_por
 
 
 def test_a_page_of_a_listing_that_breaks_off_is_asked_for_again(torture: Any, bucket: Store, moto_port: int) -> None:
-    keys = [f"pages/{i:04}" for i in range(1200)]  # a page is 1,000
+    keys = [f"pages/{i:04}" for i in range(1005)]  # a page is 1,000
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda key: bucket.create(key, b"k"), keys))
     with faulty_proxy(moto_port, seed=1, cut=0.3) as line, pytest.MonkeyPatch.context() as patch:
