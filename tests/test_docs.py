@@ -21,6 +21,7 @@ import quickstart
 import voxstill
 from command_lines import parse
 from hub import hub_server
+from narrow_students import narrow
 from quickstart import arguments, blocks
 from tones import speak
 from voxstill import cli
@@ -186,6 +187,7 @@ def test_the_examples_of_the_filter_are_right() -> None:
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as the quickstart has it: recordings of digits with a manifest, and the examples."""
+    narrow(monkeypatch)
     monkeypatch.chdir(tmp_path)
     quickstart.make(tmp_path)
     return tmp_path

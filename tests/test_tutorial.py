@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import loose_files
+from narrow_students import narrow
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))
@@ -35,6 +36,7 @@ def test_the_notebook_runs_in_its_short_form_and_prints_where_it_has_printed(
     tutorial: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    narrow(monkeypatch)
     text = json.dumps(NOTEBOOK)
     for value, short in SHORT.items():
         assert text.count(value) == 1
