@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import forked
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec
@@ -160,12 +161,14 @@ def test_a_signal_ends_the_command_and_the_process_that_decodes(
     (tmp_path / "audio").mkdir()
     for i in range(3000):
         (tmp_path / f"audio/{i:04}.flac").symlink_to(files[0])
-    command = [sys.executable, "-m", "voxstill", "transcribe", str(tone_student), str(tmp_path / "audio")]
-    process = subprocess.Popen([*command, "--output", str(tmp_path / "texts")], stderr=subprocess.DEVNULL)
-    until(lambda: any(tmp_path.glob("texts/*")), 60)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.send_signal(number)
-    assert process.wait(10) != 0
+    command = ["transcribe", tone_student, tmp_path / "audio", "--output", tmp_path / "texts"]
+    with forked.forked(forked.command, command, log=tmp_path / "log") as process:
+        until(lambda: any(tmp_path.glob("texts/*")) or not process.is_alive(), 60)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        process.join(10)
+        assert process.exitcode not in (None, 0)
     assert children
     until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     texts = [path.read_text() for path in (tmp_path / "texts").iterdir() if not path.name.startswith(".")]
