@@ -131,7 +131,9 @@ def write_overfitted_whisper(
     # the 50,000 that no text has stay as they begin, with logits of zero
     unused = torch.tensor(math.log(model.config.vocab_size - len(used)))
     encoder, decoder, whole = model.model.encoder, model.model.decoder, model.model.decoder.embed_tokens
-    small = decoder.embed_tokens = torch.nn.Embedding(*whole.weight[used].shape, _weight=whole.weight.detach()[used])
+    small = decoder.embed_tokens = torch.nn.Embedding(
+        len(used), model.config.d_model, _weight=whole.weight.detach()[used]
+    )
 
     def loss_of(**inputs: object) -> torch.Tensor:
         hidden_BUE = model.model(decoder_input_ids=tokens_BU[:, :-1], **inputs).last_hidden_state
