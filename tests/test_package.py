@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import wheel
+import built_wheel
 from demo_run import DemoRun
 from voxstill.core import world
 
@@ -18,16 +18,16 @@ pytestmark = pytest.mark.slow
 
 def test_the_wheel_has_every_file_of_the_package(tmp_path_factory: pytest.TempPathFactory) -> None:
     kept = {".py", ".html", ".js", ".css", ".jsgf", ".md", ".typed", ".svg", ".j2"}
-    package = wheel.ROOT / "src/voxstill"
+    package = built_wheel.ROOT / "src/voxstill"
     files = {str(path.relative_to(package.parent)) for path in package.rglob("*") if path.suffix in kept}
-    assert files - set(zipfile.ZipFile(wheel.distributions(tmp_path_factory)[1]).namelist()) == set()
+    assert files - set(zipfile.ZipFile(built_wheel.distributions(tmp_path_factory)[1]).namelist()) == set()
 
 
 def test_the_demo_runs_from_the_wheel_with_its_dependencies_alone(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    assert {"duckdb", "onnx", "pytest", "sherpa_onnx"} <= wheel.undeclared_modules()
-    folder = wheel.demo_of_wheel(tmp_path_factory)
+    assert {"duckdb", "onnx", "pytest", "sherpa_onnx"} <= built_wheel.undeclared_modules()
+    folder = built_wheel.demo_of_wheel(tmp_path_factory)
     code = "import importlib.util, voxstill; print(voxstill.__file__, importlib.util.find_spec('duckdb'))"
     environment = {**world.environment(), "PYTHONPATH": str(folder / "site")}
     where = subprocess.run(

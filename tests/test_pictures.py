@@ -22,10 +22,10 @@ import metrics_svg
 import screens
 import terminal_svg
 from browser import CHROMIUM
+from built_wheel import demo_of_wheel
 from metrics_svg import Chart, Series
 from prometheus import PROMETHEUS
 from terminal_svg import Output, Terminal
-from wheel import demo_of_wheel
 
 ROOT = Path(__file__).parents[1]
 IMAGES = sorted((ROOT / "docs/images").iterdir())
