@@ -184,7 +184,8 @@ class _Trainer:
     def _probe(self) -> float:
         """Make the largest step of the first epoch beside all memory that the training will hold; it leaves no trace.
 
-        What does not fit is reported now, not at hour 40. Returns the floating-point operations for a second of audio.
+        Of its batches those are made that take most memory, while all are held. What does not fit is reported now, not
+        at hour 40. Returns the floating-point operations for a second of audio.
         """
         plan = self._data.plan(0, ascending=True)
         worst = probe.largest_step(plan)
@@ -194,14 +195,14 @@ class _Trainer:
             return prepare_step(self._fabric, self._task, batches, 0.0, seed, 0)
 
         step = next(iter(self._data.steps(plan, worst, prepare)))
-        context = probe.context_of(plan, worst)
+        context, largest = probe.context_of(plan, worst), probe.largest_batches(step)
         averages = self._cfg.train.average == "last"
         with (
             self._memory.in_step(0),
             probe.held(self._model, self._optimizer, self._average if averages else None),
-            probe.counted(self._model, step.batches) as count,
+            probe.counted(self._model, largest.batches) as count,
         ):
-            self._gradients(step, context, 0, Stopwatch())
+            self._gradients(largest, context, 0, Stopwatch())
         return count()
 
     def _progress(self) -> float:

@@ -18,6 +18,7 @@ from voxstill.core.monitor import log
 from voxstill.core.records import Batch
 from voxstill.data.plan import EpochPlan
 from voxstill.training.optim import Average
+from voxstill.training.step import PreparedStep
 from voxstill.training.task import StepContext
 
 
@@ -25,6 +26,21 @@ def largest_step(plan: EpochPlan) -> int:
     """The step of an epoch that has the batch of most audio, padding included."""
     padded_ms_B = plan.longest_ms_by_batch * np.diff(plan.bounds)
     return int(padded_ms_B.argmax()) // plan.batches_per_step
+
+
+def largest_batches(step: PreparedStep) -> PreparedStep:
+    """The batches of a step that take most memory: three, or all where there are fewer, the same number on all ranks.
+
+    The one of most audio comes last, where ranks exchange gradients; before it that of most audio times tokens, which
+    transducers notice; first another one, as memory holds the gradients of earlier batches in a long step too.
+    """
+    if isinstance(step.inputs, Exception):
+        return step
+    sizes = [(batch.audio_BT.numel(), batch.audio_BT.numel() * batch.tokens_BU.numel()) for batch in step.batches]
+    longest = max(range(len(sizes)), key=lambda i: sizes[i][0])
+    wordiest = max(range(len(sizes)), key=lambda i: sizes[i][1])
+    chosen = sorted(range(len(sizes)), key=lambda i: (i == longest, i == wordiest))[-3:]
+    return PreparedStep([step.batches[i] for i in chosen], [step.inputs[i] for i in chosen])
 
 
 def context_of(plan: EpochPlan, step: int) -> StepContext:
