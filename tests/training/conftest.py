@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tones import write_shards
+from training.narrow import narrow_models
 from voxstill.storage.store import Store
 
 
@@ -16,3 +18,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("work")
     write_shards(Store(str(folder)), "shards/r", {"train": 24, "dev": 4})
     return folder
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[None]:
+    """Models that are built in this process are narrow, those of commands too."""
+    with narrow_models():
+        yield

@@ -1,6 +1,6 @@
 """Trains in two processes several times: with a student on each, or in parts, and from one to the other.
 
-Arguments: the work folder, a folder for the runs, the kind of student, then which of the ways.
+Arguments: the work folder, a folder for the runs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from training.narrow import narrowed
 from training.train_once import SETTINGS, with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config
@@ -18,33 +19,31 @@ from voxstill.training.launch import train_rank
 
 COPIED, SHARDED = ("train.shard_above=1000",), ("train.shard_above=0",)
 RECOMPUTED = (*SHARDED, "train.activation_checkpointing=true")
-MUON = "train.optimizer=muon"
-WAYS = {
-    "copied": (COPIED, COPIED),
-    "sharded, recomputed": (RECOMPUTED, RECOMPUTED),
-    "sharded first": (SHARDED, COPIED),
-    "copied first": (COPIED, RECOMPUTED),
-    "muon": ((*COPIED, MUON), (*COPIED, MUON)),
-    "muon, sharded first": ((*SHARDED, MUON), (*COPIED, MUON)),
+TRAININGS = {
+    "ctc": {"copied": (COPIED, COPIED), "sharded first": (SHARDED, COPIED), "copied first": (COPIED, RECOMPUTED)},
+    "ctc, muon": {"copied": (COPIED, COPIED), "sharded first": (SHARDED, COPIED)},
+    "rnnt": {"copied": (COPIED, COPIED), "sharded, recomputed": (RECOMPUTED, RECOMPUTED)},
 }
-"""What the first two and the last two steps are made with."""
+"""By kind of student, what the first two steps and the third are made with; the first is the reference."""
 PLAIN = "augment={noise_prob: 0.0, tempo: 0.0, vtlp: 0.0, time_masks: 0, mel_masks: 0}"
 MORE = (PLAIN, "plan.batches_per_step=4", "train.devices=2", "train.average_share=1.0", "train.average_decay=0.5")
 
 
 def rank(fabric: Any, trainings: list[tuple[RunDir, Config]]) -> None:
     for run, cfg in trainings:
-        train_rank(fabric, cfg, run, "shards/r", recognition.build)
+        train_rank(fabric, cfg, run, "shards/r", narrowed(recognition.build))
         fabric.barrier()
 
 
-def main(work: str, folder: str, kind: str, *ways: str) -> None:
+def main(work: str, folder: str) -> None:
     trainings = []
-    for name in ways:
-        run = RunDir(Path(folder) / name)
-        run.path.mkdir(parents=True, exist_ok=True)
-        for steps, way in zip((2, 4), WAYS[name], strict=True):
-            settings = [*SETTINGS, *MORE, f"work={work}", f"student.kind={kind}", f"train.steps={steps}", *way]
-            trainings.append((run, config.load(None, settings)))
+    for name, ways in TRAININGS.items():
+        kind, _, optimizer = name.partition(", ")
+        own = (f"work={work}", f"student.kind={kind}", f"train.optimizer={optimizer or 'adamw'}")
+        for way, parts in ways.items():
+            run = RunDir(Path(folder) / name / way)
+            run.path.mkdir(parents=True, exist_ok=True)  # by whichever rank is first
+            for steps, options in zip((2, 3), parts, strict=True):
+                trainings.append((run, config.load(None, [*SETTINGS, *MORE, *own, f"train.steps={steps}", *options])))
     _, fabric = with_fabric(trainings[0][1])
     fabric.launch(functools.partial(rank, trainings=trainings))

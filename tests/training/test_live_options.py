@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from forked import finish, forked, start, torchrun_variables
 from training.test_loop import figures, same, weights
-from training.train_once import train_once, train_polling
+from training.train_once import train_once, train_polling, train_wide
 from voxstill.core import config
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError
@@ -108,7 +108,7 @@ def again(run: RunDir, work: Path, *overrides: str, ranks: int = 1) -> RunDir:
 
 def train_ranks(work: Path, run: RunDir, *overrides: str, ranks: int) -> None:
     if ranks == 1:
-        train_once(str(work), str(run.path), *overrides)
+        train_wide(str(work), str(run.path), *overrides)
         return
     log = run.path.parent / "log"
     processes = [
@@ -249,8 +249,8 @@ def test_a_request_for_what_it_is_already_changes_no_bit(
 
 def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    overrides = ("plan.batches_per_step=2", "train.checkpoint_every=5", "train.validate_every=100000")
-    wanted = ("train.steps=40", "train.lr_factor=0.5", "train.log_every=3", "train.loader_workers=1")
+    overrides = ("plan.batches_per_step=2", "train.checkpoint_every=12", "train.validate_every=100000")
+    wanted = ("train.steps=24", "train.lr_factor=0.5", "train.log_every=3", "train.loader_workers=1")
 
     def act() -> None:
         until(lambda: num_steps(run) >= 4)
@@ -260,53 +260,53 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
         train_ranks(work, run, *overrides, LONG, ranks=2)
     [change] = noted(run)
     step = change["step"]
-    assert 4 <= step < 40
+    assert 4 <= step < 24
     assert {name: after for name, (_, after) in change["changed"].items()} == {
-        "train.steps": 40,
+        "train.steps": 24,
         "train.lr_factor": 0.5,
         "train.log_every": 3,
         "train.loader_workers": 1,
         "monitor.log_level": "debug",
     }
     summary = json.loads(run.summary.read_text())
-    assert (summary["steps"], summary["segments"]) == (40, [change])
+    assert (summary["steps"], summary["segments"]) == (24, [change])
     rows = steps(run)
-    assert [row["step"] for row in rows] == [*range(1, step + 1), *(k for k in range(step + 1, 41) if k % 3 == 0), 40]
+    assert [row["step"] for row in rows] == [*range(1, step + 1), *(k for k in range(step + 1, 25) if k % 3 == 0), 24]
     cfg = config.load(None, ["train.steps=100000", "train.seed_mode=debug"])
-    rates = lrs_of(cfg, [change], 40)
+    rates = lrs_of(cfg, [change], 24)
     assert [row["lr"] for row in rows] == [rates[row["step"] - 1] for row in rows]
     last = status(run)
     assert (last.asked_at, last.refused, last.since, last.running) == (change["requested_at"], None, step, False)
-    assert (last.train["steps"], last.log_level) == (40, "debug")
+    assert (last.train["steps"], last.log_level) == (24, "debug")
     [answer] = [row["control"] for row in rows if "control" in row]
     assert answer == {"asked_at": change["requested_at"], "since": step}
-    assert f"control: from step {step} on: `train.steps` 100000 -> 40" in run.log.read_text()
+    assert f"control: from step {step} on: `train.steps` 100000 -> 24" in run.log.read_text()
     assert same(weights(again(run, work, *overrides, LONG, ranks=2)), weights(run))
 
 
 def test_a_training_that_is_killed_takes_the_change_after_the_same_step(work: Path, tmp_path: Path) -> None:
     run, log = RunDir(tmp_path / "run"), tmp_path / "log"
-    overrides = ("train.checkpoint_every=20", "train.validate_every=100000", LONG)
+    overrides = ("train.checkpoint_every=10", "train.validate_every=100000", LONG)
     with forked(train_polling, str(work), str(run.path), *overrides, log=log) as process:
-        until(lambda: num_steps(run) >= 24 or not process.is_alive())
-        ask(run, "train.steps=60", "train.lr_factor=3", "train.keep_every=10")
+        until(lambda: num_steps(run) >= 12 or not process.is_alive())
+        ask(run, "train.steps=48", "train.lr_factor=3", "train.keep_every=10")
         until(lambda: status(run).since is not None or not process.is_alive())
     [change] = noted(run)
-    assert 24 <= change["step"] < 60
+    assert 12 <= change["step"] < 48
     assert not run.summary.exists()
     for folder in run.checkpoints.glob("epoch=*"):  # the one before the change is what is whole
-        if int(folder.name.rpartition("=")[2]) > 20:
+        if int(folder.name.rpartition("=")[2]) > 10:
             shutil.rmtree(folder)
     run.last.unlink()
     run.last.symlink_to(next(run.checkpoints.glob("epoch=*")).name)
-    train_once(str(work), str(run.path), *overrides)
+    train_wide(str(work), str(run.path), *overrides)
     assert noted(run) == [change]
-    assert json.loads(run.summary.read_text())["steps"] == 60
+    assert json.loads(run.summary.read_text())["steps"] == 48
     other = again(run, work, *overrides)
     assert same(weights(run), weights(other))
     assert without_answers(figures(run)) == figures(other)
-    assert status(run).train["steps"] == 60
-    assert f"control: from step {change['step']} on, as before: `train.steps` 100000 -> 60" in run.log.read_text()
+    assert status(run).train["steps"] == 48
+    assert f"control: from step {change['step']} on, as before: `train.steps` 100000 -> 48" in run.log.read_text()
 
 
 def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(
@@ -324,7 +324,7 @@ def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(
         until(lambda: status(run).asked_at == requests[2].at)
         requests.append(ask(run, "train.steps=1"))
         until(lambda: status(run).refused)
-        requests.append(ask(run, f"train.steps={num_steps(run) + 20}"))
+        requests.append(ask(run, f"train.steps={num_steps(run) + 40}"))
 
     with meanwhile(act):
         train_once(str(work), str(run.path), LONG, "train.validate_every=100000", "train.checkpoint_every=100000")

@@ -18,6 +18,7 @@ from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from forked import call, forked
 from seeds import seeded_random
 from training.gradient_once import main as gradient_once
+from training.shard_once import TRAININGS
 from training.shard_once import main as shard_once
 from training.train_once import train_once
 from voxstill.audio import codec
@@ -59,8 +60,8 @@ def test_a_run_writes_every_step_and_every_validation(straight: RunDir) -> None:
     assert needed <= set(rows[0])
     clocks = json.loads(straight.metrics.read_text().splitlines()[0])
     assert all(clocks[name] > 0 for name in CLOCKS)
-    # a tiny student needs about 10 million multiplications for a frame of 80 ms, three times that with its gradients
-    assert 0.1e9 < 1e12 * clocks["tflops"] / clocks["audio_seconds_per_second"] < 3e9
+    # a narrow student needs about 100,000 multiplications for a frame of 80 ms, three times that with its gradients
+    assert 1e6 < 1e12 * clocks["tflops"] / clocks["audio_seconds_per_second"] < 30e6
     assert rows[-1]["wer"] >= 0
     summary = json.loads(straight.summary.read_text())
     assert (summary["steps"], summary["skipped"], summary["replaced"]) == (STEPS, 0, 0)
@@ -96,7 +97,7 @@ def test_a_run_killed_at_any_moment_and_resumed_equals_an_undisturbed_run(
 ) -> None:
     run = RunDir(tmp_path / "killed")
     chance = seeded_random()
-    wanted = chance.randint(2, STEPS - 4)  # what is left takes longer than to see it and to kill it
+    wanted = chance.randint(2, STEPS - 7)  # what is left takes longer than to see it and to kill it
     with forked(train_once, str(work), str(run.path), f"train.steps={STEPS}", log=tmp_path / "log") as process:
         while process.is_alive() and not (run.metrics.exists() and len(figures_whole(run)) >= wanted):
             time.sleep(0.002)
@@ -136,12 +137,12 @@ def test_a_student_learns_the_outputs_of_a_finished_one_too(work: Path, straight
 
 def test_a_resumed_run_goes_on_with_the_projections_of_its_hidden_layers(work: Path, tmp_path: Path) -> None:
     teacher = write_waveform_checkpoint(tmp_path / "teacher", "Wav2Vec2")
-    distill = f"train.distill={{checkpoint: {teacher}, weight: 0, layers: {{2: 1, 4: 2}}}}"
+    distill = f"train.distill={{checkpoint: {teacher}, weight: 0, layers: {{1: 1, 2: 2}}}}"
     run = RunDir(tmp_path / "run")
     once = (str(work), str(run.path), "train.steps=4", "train.keep_every=2", "train.average_share=0", distill)
     train_once(*once)
     straight, rows = load_file(run.last / "model.safetensors"), figures(run)
-    assert straight["distillation.2.weight"].shape == (48, 128)
+    assert straight["distillation.2.weight"].shape == (48, 32)
     assert not [name for name in weights(run) if name.startswith("distillation")]
     assert all(0 < row["distill_layers"] < 4 for row in rows if "split" not in row)
     for path in (run.summary, run.last, run.best):
@@ -207,7 +208,7 @@ def test_a_student_of_one_training_starts_the_next_with_all_its_weights(
 @pytest.mark.slow
 def test_fp16_finds_its_scale_and_learns_and_goes_on_with_it(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "half")
-    overrides = ["train.precision=fp16", "train.checkpoint_every=1", "train.validate_every=100"]
+    overrides = ["train.precision=fp16", "train.checkpoint_every=1", "train.validate_every=100", "train.lr=2e-2"]
     train_once(str(work), str(run.path), *overrides, "train.steps=8", "train.clip_norm=1e9")
     rows = [row for row in figures(run) if "loss" in row]
     norms = [row["grad_norm"] or math.inf for row in rows]
@@ -289,32 +290,31 @@ def test_a_whisper_is_trained_on_from_its_checkpoint_and_stopped_and_resumed_to_
     assert same(weights(runs[0]), weights(runs[1]))
 
 
+@pytest.fixture(scope="module")
+def of_two_ranks(work: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings of two processes, each in the folder of its kind of student and its way; they are started once."""
+    folder = tmp_path_factory.mktemp("two-ranks")
+    call(shard_once, str(work), str(folder), log=folder / "log", ranks=2)
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "reference", "ways"),
-    [
-        ("ctc", "copied", ["sharded first", "copied first"]),
-        ("ctc", "muon", ["muon, sharded first"]),
-        ("rnnt", "copied", ["sharded, recomputed"]),
-    ],
-)
-def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(
-    work: Path, tmp_path: Path, kind: str, reference: str, ways: list[str]
-) -> None:
-    call(shard_once, str(work), str(tmp_path), kind, reference, *ways, log=tmp_path / "log", ranks=2)
-    wanted = RunDir(tmp_path / reference)
+@pytest.mark.parametrize("kind", TRAININGS)
+def test_a_sharded_student_learns_the_same_and_goes_on_unsharded_and_back(of_two_ranks: Path, kind: str) -> None:
+    reference, *ways = TRAININGS[kind]
+    wanted = RunDir(of_two_ranks / kind / reference)
     for name in ways:
-        run = RunDir(tmp_path / name)
+        run = RunDir(of_two_ranks / kind / name)
         for one, two in ((weights(wanted), weights(run)), (last(wanted), last(run))):
             assert one.keys() == two.keys()
             # a bias before a BatchNorm has no gradient but rounding, of which Adam makes whole steps
             certain = [name for name in one if not name.endswith(("depthwise_conv.bias", "norm.running_mean"))]
             assert len(certain) > 0.9 * len(one)
-            most = 1e-3 if reference == "muon" else 1e-4  # Muon multiplies in bf16, where the CPU is fast at it
+            most = 1e-3 if kind == "ctc, muon" else 1e-4  # Muon multiplies in bf16, where the CPU is fast at it
             assert distance([one[name] for name in certain], [two[name] for name in certain]) < most
         one, two = ([row["loss"] for row in figures(run_dir) if "loss" in row] for run_dir in (wanted, run))
-        assert len(one) == 4
-        assert one == pytest.approx(two, rel=1e-4 if reference == "muon" else 1e-5)
+        assert len(one) == 3
+        assert one == pytest.approx(two, rel=1e-4 if kind == "ctc, muon" else 1e-5)
         config = [json.loads((run_dir.model / "config.json").read_text()) for run_dir in (wanted, run)]
         assert config[0] == config[1]
 

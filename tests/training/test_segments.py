@@ -33,6 +33,9 @@ train: {{steps: 6, optimizer: adamw, loader_workers: 0, seed_mode: debug, valida
 """A step of Muon, the default, takes as long as two of AdamW where matrices are so small."""
 
 
+pytestmark = pytest.mark.usefixtures("narrow")
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A configuration whose work folder has shards."""

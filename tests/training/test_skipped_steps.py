@@ -22,6 +22,8 @@ from voxstill.tasks import recognition
 from voxstill.training import checkpoint
 from voxstill.training.setup import TrainingSetup
 
+pytestmark = pytest.mark.usefixtures("narrow")
+
 NOTHING = float("nan")
 
 

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from training.narrow import narrowed
 from voxstill.core import config, world
 from voxstill.core.config import Config
 from voxstill.storage import control
@@ -40,10 +41,15 @@ def train_once(work: str, run: str, *overrides: str) -> None:
     train_with(recognition.build, work, run, *OF_STUDENT, *overrides)
 
 
+def train_wide(work: str, run: str, *overrides: str) -> None:
+    """The same of the smallest student that there is: its steps take longer than to see one and to request something."""
+    train_with(recognition.build, work, run, *OF_STUDENT, *overrides, narrow=False)
+
+
 def train_polling(work: str, run: str, *overrides: str) -> None:
     """The same, which looks for a request all the time."""
     control.POLL_S = 0.01
-    train_once(work, run, *overrides)
+    train_wide(work, run, *overrides)
 
 
 def train_in_own_group(work: str, run: str, *overrides: str) -> None:
@@ -59,7 +65,8 @@ def classify_once(work: str, run: str, *overrides: str) -> None:
     train_with(classification.build, work, run, *OF_CLASSES, *overrides)
 
 
-def train_with(build: Build, work: str, run: str, *overrides: str) -> None:
+def train_with(build: Build, work: str, run: str, *overrides: str, narrow: bool = True) -> None:
+    build = narrowed(build) if narrow else build
     cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
     check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
