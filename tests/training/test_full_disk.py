@@ -174,6 +174,6 @@ def test_a_trace_that_cannot_be_written_is_told_and_leaves_nothing(
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_training(work: Path, tmp_path: Path) -> None:
-    with full_beyond(1 << 20), pytest.raises(StorageError, match="checkpoint"):
+    with full_beyond(1 << 17), pytest.raises(StorageError, match="checkpoint"):
         train_once(str(work), str(tmp_path / "exp"), "train.steps=4")
     assert not RunDir(tmp_path / "exp").last.exists()

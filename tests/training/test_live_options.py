@@ -250,7 +250,7 @@ def test_a_request_for_what_it_is_already_changes_no_bit(
 def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     overrides = ("plan.batches_per_step=2", "train.checkpoint_every=12", "train.validate_every=100000")
-    wanted = ("train.steps=24", "train.lr_factor=0.5", "train.log_every=3", "train.loader_workers=1")
+    wanted = ("train.steps=25", "train.lr_factor=0.5", "train.log_every=3", "train.loader_workers=1")
 
     def act() -> None:
         until(lambda: num_steps(run) >= 4)
@@ -260,27 +260,27 @@ def test_steps_rate_logging_and_workers_change_after_one_step_on_both_ranks(work
         train_ranks(work, run, *overrides, LONG, ranks=2)
     [change] = noted(run)
     step = change["step"]
-    assert 4 <= step < 24
+    assert 4 <= step < 25
     assert {name: after for name, (_, after) in change["changed"].items()} == {
-        "train.steps": 24,
+        "train.steps": 25,
         "train.lr_factor": 0.5,
         "train.log_every": 3,
         "train.loader_workers": 1,
         "monitor.log_level": "debug",
     }
     summary = json.loads(run.summary.read_text())
-    assert (summary["steps"], summary["segments"]) == (24, [change])
+    assert (summary["steps"], summary["segments"]) == (25, [change])
     rows = steps(run)
-    assert [row["step"] for row in rows] == [*range(1, step + 1), *(k for k in range(step + 1, 25) if k % 3 == 0), 24]
+    assert [row["step"] for row in rows] == [*range(1, step + 1), *(k for k in range(step + 1, 26) if k % 3 == 0), 25]
     cfg = config.load(None, ["train.steps=100000", "train.seed_mode=debug"])
-    rates = lrs_of(cfg, [change], 24)
+    rates = lrs_of(cfg, [change], 25)
     assert [row["lr"] for row in rows] == [rates[row["step"] - 1] for row in rows]
     last = status(run)
     assert (last.asked_at, last.refused, last.since, last.running) == (change["requested_at"], None, step, False)
-    assert (last.train["steps"], last.log_level) == (24, "debug")
+    assert (last.train["steps"], last.log_level) == (25, "debug")
     [answer] = [row["control"] for row in rows if "control" in row]
     assert answer == {"asked_at": change["requested_at"], "since": step}
-    assert f"control: from step {step} on: `train.steps` 100000 -> 24" in run.log.read_text()
+    assert f"control: from step {step} on: `train.steps` 100000 -> 25" in run.log.read_text()
     assert same(weights(again(run, work, *overrides, LONG, ranks=2)), weights(run))
 
 

@@ -42,7 +42,7 @@ def train_once(work: str, run: str, *overrides: str) -> None:
 
 
 def train_wide(work: str, run: str, *overrides: str) -> None:
-    """The same of the smallest student that there is: its steps take longer than to see one and to request something."""
+    """The same of the smallest student that there is: its steps take longer than to see one and to ask for a change."""
     train_with(recognition.build, work, run, *OF_STUDENT, *overrides, narrow=False)
 
 
