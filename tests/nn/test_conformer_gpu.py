@@ -14,100 +14,40 @@ import pytest
 import torch
 from torch import nn
 
+from nn import fused_once
 from voxstill.nn import conformer_gpu, students
 
-COMPARE = """
-import json, sys
-import torch
-from voxstill.nn import conformer_gpu, students
 
-device, biased = torch.device(sys.argv[1]), sys.argv[2] == "biased"
-torch.manual_seed(0)
-torch.backends.cudnn.allow_tf32 = False  # on a GPU, convolutions of the modules would be less exact than the products
-if device.type == "cpu":  # the interpreter of Triton takes the place of the GPU
-    conformer_gpu.is_fused = lambda module, inputs: module.training and torch.is_grad_enabled()
-built = students.build("tiny", 30, dropout=0.0, seed=0)
-config = built.config.encoder_config
-config.num_mel_bins = num_mels = 24 if device.type == "cpu" else 80  # most of the interpreter's time
-config.attention_bias = config.convolution_bias = biased
-fused = students.from_encoder("ctc", config, 30, 0)
-weights = {name: weight for name, weight in built.state_dict().items() if name in fused.state_dict()}
-weights |= {name: weight for name, weight in fused.state_dict().items() if weight.shape != weights[name].shape}
-fused.load_state_dict(weights)
-for norm in (module for module in fused.modules() if isinstance(module, torch.nn.BatchNorm1d | torch.nn.LayerNorm)):
-    torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
-    torch.nn.init.normal_(norm.bias)
-plain = type(fused)(fused.config)
-plain.load_state_dict(fused.state_dict())
-len_B = torch.tensor([29, 20, 9], device=device)
-features_BFD = torch.randn(3, 29, num_mels, device=device)
-features_BFD *= (torch.arange(29, device=device) < len_B[:, None])[..., None]
-results = []
-for model in (plain, fused):
-    model.to(device).train()
-    logits_BFV, frames_B = students.logits(model, features_BFD, len_B)
-    own_BF = torch.arange(logits_BFV.shape[1], device=device) < frames_B[:, None]
-    weights = torch.randn(logits_BFV.shape, generator=torch.Generator().manual_seed(1)).to(device)
-    (logits_BFV * weights)[own_BF].sum().backward()
-    buffers = {name: value.float() for name, value in model.named_buffers()}
-    gradients = {name: weight.grad for name, weight in model.named_parameters()}
-    results.append({"logits": logits_BFV[own_BF].detach(), **buffers, **gradients})
-one, two = results
-of_norms = torch.stack([value.norm() for value in one.values()]).median()
-print(json.dumps({name: float((one[name] - two[name]).norm() / (one[name].norm() + 1e-3 * of_norms)) for name in one}))
-"""
-
-BLOCKS = """
-import torch
-from voxstill.nn import conformer_gpu, students
-
-conformer_gpu.is_fused = lambda module, inputs: module.training and torch.is_grad_enabled()
-model = students.build("tiny", 30, dropout=0.0, seed=0).train()
-block, positions = model.encoder.layers[0], model.encoder.encode_positions
-hidden_BFE = torch.randn(1, 9, 256)[..., :128]
-
-def output(hidden_BFE):
-    return block(hidden_BFE, attention_mask=None, position_embeddings=positions(hidden_BFE))
-
-print(torch.equal(output(hidden_BFE), output(hidden_BFE.contiguous())))
-try:
-    output(hidden_BFE[:, :1])
-except ValueError as error:
-    print(error)
-print(bool(block.conv.norm.running_var.isfinite().all()))
-print(output(hidden_BFE.bfloat16()).dtype)
-torch.set_autocast_enabled("cuda", True)
-torch.set_autocast_dtype("cuda", torch.bfloat16)
-print(output(hidden_BFE).dtype, output(hidden_BFE.bfloat16()).dtype)
-"""
-
-
-def compared(device: str, biases: str, **environment: str) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", COMPARE, device, biases]
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment})
-    errors = json.loads(process.stdout)
-    assert len(errors) > 100
-    # without an influence on the output, these have a gradient of rounding errors: BatchNorm and softmax take it away
-    without = [name for name in errors if name.endswith(("depthwise_conv.bias", "k_proj.bias"))]
-    assert max(error for name, error in errors.items() if name not in without) < 2e-4
-
-
-@pytest.mark.parametrize("biases", ["biased", "plain"])
-def test_a_fused_student_has_the_outputs_and_gradients_of_the_modules(biases: str) -> None:
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the interpreter of Triton computes, in a process of its own: Triton is imported for it, or for a GPU."""
     pytest.importorskip("triton", minversion="3.7")  # the interpreter of 3.6 cannot do with NumPy 2.4
-    compared("cpu", biases, TRITON_INTERPRET="1")
+    output = tmp_path_factory.mktemp("interpreted") / "output.json"
+    command = [sys.executable, "-W", "ignore", fused_once.__file__, str(output)]
+    subprocess.run(command, check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+    computed: dict[str, Any] = json.loads(output.read_text())
+    return computed
 
 
-def test_a_fused_block_takes_what_the_modules_take_and_gives_their_precision() -> None:
-    pytest.importorskip("triton", minversion="3.7")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-W", "ignore", "-c", BLOCKS]
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    is_equal, refused, is_finite, alone, mixed = process.stdout.splitlines()
-    assert is_equal == is_finite == "True"  # of a slice of memory; statistics of BatchNorm after a single frame
-    assert refused.startswith("Expected more than 1 value per channel when training")
-    assert alone == "torch.bfloat16"
-    assert mixed == "torch.float32 torch.float32"  # as the last norm of a block under autocast
+def check_distances(distances: list[dict[str, float]]) -> None:
+    for errors in distances:
+        assert len(errors) > 70
+        # without an influence on the output, these have a gradient of rounding errors: BatchNorm and softmax take it
+        without = [name for name in errors if name.endswith(("depthwise_conv.bias", "k_proj.bias"))]
+        assert max(error for name, error in errors.items() if name not in without) < 2e-4
+
+
+def test_a_fused_student_has_the_outputs_and_gradients_of_the_modules(interpreted: dict[str, Any]) -> None:
+    check_distances(interpreted["distances"])
+
+
+def test_a_fused_block_takes_what_the_modules_take_and_gives_their_precision(interpreted: dict[str, Any]) -> None:
+    facts = interpreted["block"]
+    assert facts["same"]  # of a slice of memory
+    assert facts["finite"]  # statistics of BatchNorm after a single frame
+    assert facts["refused"].startswith("Expected more than 1 value per channel when training")
+    assert facts["alone"] == "torch.bfloat16"
+    assert facts["mixed"] == ["torch.float32"] * 2  # as the last norm of a block under autocast
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -122,9 +62,8 @@ def test_a_fused_block_on_a_gpu_takes_many_short_utterances() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("biases", ["biased", "plain"])
-def test_a_fused_student_on_a_gpu_has_the_outputs_and_gradients_of_the_modules(biases: str) -> None:
-    compared("cuda", biases)
+def test_a_fused_student_on_a_gpu_has_the_outputs_and_gradients_of_the_modules() -> None:
+    check_distances(fused_once.distances(torch.device("cuda")))
 
 
 CONSTANTS: dict[str, float] = {
