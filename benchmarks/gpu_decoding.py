@@ -21,9 +21,8 @@ def decoding(rehearse: bool) -> Mapping[str, Any]:
     from voxstill.decoding import recognizer
 
     rng = np.random.default_rng(0)
-    clips = [
-        rng.normal(0, 1000, int(rng.uniform(3, 20) * 16_000)).astype(np.int16) for _ in range(8 if rehearse else 100)
-    ]
+    num_clips, most_s = (2, 4) if rehearse else (100, 20)
+    clips = [rng.normal(0, 1000, int(rng.uniform(3, most_s) * 16_000)).astype(np.int16) for _ in range(num_clips)]
     audio_s = sum(map(len, clips)) / 16_000
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
