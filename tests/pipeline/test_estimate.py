@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
 from small_students import write_student
 from tones import TEXTS, speak
+from training.narrow import narrow_models
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config
@@ -33,6 +35,13 @@ OPTIONS = (
     "plan.budget_ms=6000",
     "train={steps: 6, log_every: 1, loader_workers: 0}",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def narrow() -> Iterator[None]:
+    """What is estimated differs by the kind of a model, and not by its width."""
+    with narrow_models():
+        yield
 
 
 @pytest.fixture(scope="module")
