@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from checkpoints import write_whisper_checkpoint
-from narrow_students import narrow
+from narrow_models import narrow
 from tones import PLAIN
 from voxstill.nn import students
 from voxstill.nn.frontends import WhisperFrontend

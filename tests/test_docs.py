@@ -21,7 +21,7 @@ import quickstart
 import voxstill
 from command_lines import parse
 from hub import hub_server
-from narrow_students import narrow
+from narrow_models import narrow
 from quickstart import arguments, blocks
 from tones import speak
 from voxstill import cli

@@ -18,7 +18,7 @@ import pytest
 import forked
 import quickstart
 from checkpoints import write_overfitted_whisper, write_waveform_checkpoint
-from narrow_students import narrow
+from narrow_models import narrow
 from ray_nodes import cluster_environment, listens, node
 from shared_folders import made_once
 from voxstill import cli, load_config

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import loose_files
-from narrow_students import narrow
+from narrow_models import narrow
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "examples/quickstart.ipynb").read_text(encoding="utf-8"))

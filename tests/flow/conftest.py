@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from narrow_students import narrow
+from narrow_models import narrow
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.synthesis.voices import SpeechJob, synthesize

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import voxstill
-from narrow_students import narrow
+from narrow_models import narrow
 from tones import TEXTS, speak
 from voxstill import cli
 from voxstill.audio import codec

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from checkpoints import write_waveform_checkpoint, write_whisper_checkpoint
+from narrow_models import narrow_models
 from small_students import write_student
 from tones import TEXTS, speak
-from training.narrow import narrow_models
 from voxstill import cli
 from voxstill.audio import codec
 from voxstill.core import config

@@ -21,7 +21,7 @@ import pyarrow.parquet  # noqa: F401
 import torch.utils.tensorboard  # noqa: F401
 import transformers.modeling_utils  # noqa: F401
 
-from narrow_students import NARROW
+from narrow_models import STUDENT
 from torture import small_training  # noqa: F401
 from voxstill import cli  # noqa: F401
 from voxstill.nn import students
@@ -41,7 +41,7 @@ def suffer(order: dict[str, object]) -> int:
 
 
 def main() -> None:
-    students.SHAPES["tiny"] = NARROW  # what is learnt is the same with and without a fault
+    students.SHAPES["tiny"] = STUDENT  # what is learnt is the same with and without a fault
     tell("ready")
     for asked in sys.stdin:
         child = os.fork()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from narrow_models import narrow_models
 from tones import write_shards
-from training.narrow import narrow_models
 from voxstill.storage.store import Store
 
 

@@ -9,7 +9,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from training.narrow import narrowed
+from narrow_models import narrowed
 from training.train_once import SETTINGS, with_fabric
 from voxstill.core import config
 from voxstill.core.config import Config

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from training.narrow import narrowed
+from narrow_models import narrowed
 from voxstill.core import config, world
 from voxstill.core.config import Config
 from voxstill.storage import control

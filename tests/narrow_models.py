@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from voxstill.nn import self_supervised, students
-from voxstill.training.setup import Build
+
+if TYPE_CHECKING:
+    from voxstill.training.setup import Build
 
 STUDENT = students.Shape(hidden=32, layers=2, heads=2, stem=8, predictor=32)
 WAV2VEC2 = {
@@ -23,12 +25,17 @@ WAV2VEC2 = {
 }
 
 
+def narrow(patch: pytest.MonkeyPatch) -> None:
+    """Models of the size `tiny` that are built in this process until the patch is undone are narrower."""
+    patch.setitem(students.SHAPES, "tiny", STUDENT)
+    patch.setitem(self_supervised.SHAPES, "tiny", WAV2VEC2)
+
+
 @contextlib.contextmanager
 def narrow_models() -> Iterator[None]:
     """Models of the size `tiny` that are built within the block are narrower."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(students.SHAPES, "tiny", STUDENT)
-        patch.setitem(self_supervised.SHAPES, "tiny", WAV2VEC2)
+        narrow(patch)
         yield
 
 
