@@ -184,8 +184,7 @@ class _Trainer:
     def _probe(self) -> float:
         """Make the largest step of the first epoch beside all memory that the training will hold; it leaves no trace.
 
-        Of its batches those are made that take most memory, while all are held. What does not fit is reported now, not
-        at hour 40. Returns the floating-point operations for a second of audio.
+        All its batches are held, and the largest computed. Returns the floating-point operations for a second of audio.
         """
         plan = self._data.plan(0, ascending=True)
         worst = probe.largest_step(plan)
