@@ -136,12 +136,12 @@ def test_what_cannot_be_written_is_printed_with_a_warning(
     exp = experiment(tmp_path / "exp", tone_student, corpus(tmp_path / "corpus"))
     (exp / "evaluation").write_text("in the way")
     (exp / "report.html").mkdir()
-    for command, name, value in (
-        ("evaluate", "words", sum(len(text.split()) for text in TEXTS)),
-        ("report", "report", None),
+    for command, code, name, value in (
+        ("evaluate", 0, "words", sum(len(text.split()) for text in TEXTS)),
+        ("report", 4, "report", None),
     ):
         capsys.readouterr()
-        assert cli.main([command, str(exp), "--json"]) == 0
+        assert cli.main([command, str(exp), "--json"]) == code
         printed = capsys.readouterr()
         assert json.loads(printed.out)[name] == value
         assert "is not written" in printed.err

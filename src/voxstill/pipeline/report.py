@@ -14,7 +14,7 @@ import pydantic
 from voxstill.core import config
 from voxstill.core.atomic import write_atomically
 from voxstill.core.config import Config
-from voxstill.core.errors import ConfigError, VoxstillError
+from voxstill.core.errors import ConfigError, StorageError, VoxstillError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
 from voxstill.evaluation import grammar_table, recognition, results
@@ -71,6 +71,11 @@ class ExperimentReport(Result):
     """Both with and without a grammar, where the student is decoded along one."""
     meetings: Mapping[str, Any] | None = None
     """The fields of a `MeetingScores` of the teacher's labels, where `evaluate.meetings` has human words."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of a StorageError, where the page is not written."""
+        return StorageError.exit_code if self.report is None else 0
 
     def to_text(self) -> str:
         """The results as a table, the test, and where the page is."""
@@ -144,7 +149,7 @@ def _written(cfg: Config, run: RunDir, facts: html.Facts) -> ExperimentReport:
         write_atomically(run.report.with_suffix(".md"), plain.markdown(facts))
         write_atomically(run.report.with_suffix(".json"), plain.as_json(facts))
     except OSError as error:
-        log.warning("`%s` is not written: %s", run.report, error)
+        log.warning("`%s` is not written: %s", run.report, error.strerror)
         path = None
     tested, table = facts.get("against_teacher"), facts.get("grammar")
     return ExperimentReport(
