@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import inspect
 import itertools
 import logging
@@ -54,6 +55,7 @@ def options_of(kind: type[BaseModel], prefix: str = "") -> Iterator[Option]:
         )
 
 
+@functools.cache
 def _docstrings(kind: type[BaseModel]) -> dict[str, str]:
     """The string below each attribute in the source of a class and of those above it (PEP 257, "attribute docstrings").
 
