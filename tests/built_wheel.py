@@ -72,7 +72,10 @@ def undeclared_modules() -> set[str]:
     """The modules of this environment that none of the dependencies of the package brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brought = installed_with(project["dependencies"]) | {"voxstill"}
-    owners = metadata.packages_distributions()
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray, once it is loaded, adds the folder of its own copies of modules, which its workers need
+        patch.setattr(sys, "path", [path for path in sys.path if Path(path).name != "thirdparty_files"])
+        owners = metadata.packages_distributions()
     return {module for module, names in owners.items() if brought.isdisjoint(map(canonicalize_name, names))}
 
 

@@ -80,19 +80,11 @@ def loss_of(task: Task, model: Any, batch: Batch, context: StepContext, generato
     return task.loss(model, task.prepare(batch, context.progress, generator), context)
 
 
-def shallow_student(vocabulary: Vocabulary, **options: Any) -> Any:
-    """A student of half of the layers of a tiny one: it learns `TEXTS` in as many steps."""
-    shape = students.SHAPES["tiny"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(students.SHAPES, "tiny", dataclasses.replace(shape, layers=shape.layers // 2))
-        return students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, **options)
-
-
 def overfitted_student(vocabulary: Vocabulary, *, timed: bool, num_steps: int) -> tuple[Any, list[float]]:
-    """A student of half of the layers of a tiny one, after some steps on `TEXTS` alone, and the loss of each step."""
+    """A tiny student after some steps on `TEXTS` alone, and the loss of each step."""
     cfg = Train(warmup=0.0, hold=1.0)
     task, batch = CtcTask(vocabulary, cfg, PLAIN), batch_of(vocabulary, timed=timed)
-    model = shallow_student(vocabulary)
+    model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0)
     optimizer = optim.make_optimizer(model, cfg)
     losses = []
     for step in range(num_steps):
@@ -111,7 +103,10 @@ def overfitted_streaming_student(vocabulary: Vocabulary, num_steps: int) -> Any:
     frontend = LogMelFrontend(PLAIN, None, LogMel(normalization="none"), is_streaming=True)
     task, batch = TransducerTask(vocabulary, cfg, PLAIN, frontend), batch_of(vocabulary)
     new: dict[str, Any] = {"kind": "rnnt", "normalization": "none", "streaming": True}
-    model = shallow_student(vocabulary, **new)
+    shape = students.SHAPES["tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(students.SHAPES, "tiny", dataclasses.replace(shape, layers=shape.layers // 2))
+        model = students.build("tiny", len(vocabulary.pieces), dropout=0.0, seed=0, **new)
     optimizer = optim.make_optimizer(model, cfg)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is heard ahead is drawn

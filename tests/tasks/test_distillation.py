@@ -242,7 +242,7 @@ def test_layers_are_drawn_to_those_of_any_encoder_by_a_projection_that_no_model_
 
 
 def test_layers_and_outputs_come_from_one_pass_and_equal_widths_need_no_projection(teacher: Path) -> None:
-    distill = {"checkpoint": str(teacher), "layers": {1: 1, 2: 2}}
+    distill = {"checkpoint": str(teacher), "layers": {1: 1, 4: 4}}
     cfg = config(teacher, train={"steps": 1, "distill": distill})
     taught = distillation.load(cfg, WORDS)
     assert taught is not None
@@ -274,15 +274,12 @@ def test_a_whisper_is_drawn_to_the_layers_of_a_larger_one(tmp_path: Path) -> Non
 
 def test_a_layer_that_is_not_there_is_named(teacher: Path, tmp_path: Path) -> None:
     model = students.build("tiny", len(WORDS.pieces), dropout=0.0, seed=1)
-    for layers, match, span in (
-        ({5: 1}, "layer 5 of the student", "1 to 4"),
-        ({1: 0}, "layer 0 of the teacher", "1 to 2"),
-    ):
+    for layers, match in (({5: 1}, "layer 5 of the student"), ({1: 0}, "layer 0 of the teacher")):
         taught = distillation.load(with_layers(teacher, layers), WORDS)
         assert taught is not None
         with pytest.raises(ConfigError, match=match) as raised:
             distillation.attach(model, taught, seed=0)
-        assert span in raised.value.why
+        assert "1 to 4" in raised.value.why
 
 
 def test_layers_computed_again_in_the_backward_pass_give_the_same_gradients(tmp_path: Path) -> None:

@@ -85,9 +85,9 @@ def test_a_model_that_one_device_cannot_hold_is_refused_with_how_many_share_it(
 
 
 def test_train_refuses_before_its_first_step(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "device_bytes", lambda *_: 10 << 20)
+    monkeypatch.setattr(fits, "device_bytes", lambda *_: 1 << 20)
     run = RunDir(tmp_path / "run")
-    with pytest.raises(TrainingError, match=r"has 10\.0 MiB"):
+    with pytest.raises(TrainingError, match=r"has 1\.0 MiB"):
         train_once(str(work), str(run.path), "train.steps=2")
     assert not run.metrics.exists()
     assert not run.checkpoints.exists()
