@@ -88,8 +88,7 @@ class ExperimentReport(Result):
         if self.grammar is not None:
             lines += ["", self.grammar.to_text()]
         if self.meetings is not None:
-            num = len(self.meetings["sessions"])
-            rate = formatting.percent(self.meetings["cpwer"])
+            num, rate = len(self.meetings["sessions"]), formatting.percent(self.meetings["cpwer"])
             lines += ["", f"cpWER of the teacher's labels: {rate} over {num} {'meeting' if num == 1 else 'meetings'}"]
         return "\n".join([*lines, "", f"report: {self.report or 'not written'}"])
 
