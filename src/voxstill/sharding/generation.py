@@ -43,12 +43,9 @@ def begin(work: Store, prefix: str, lineage: str | None, source: str, content: s
         values = {"recipe": None if newest is None else newest.recipe, "source": source}
         values |= {} if content is None else {"content": content}
         work.create(f"{prefix}/{BASE}", checked_json.encode(values))
-    recipe = base_of(work, prefix)
-    return (
-        None
-        if recipe is None
-        else ShardSet(work, workdir.prefix("shards", recipe), workdir.named(work, ShardFigures, recipe))
-    )
+    if (recipe := base_of(work, prefix)) is None:
+        return None
+    return ShardSet(work, workdir.prefix("shards", recipe), workdir.named(work, ShardFigures, recipe))
 
 
 def newest(shards: Sequence[ShardFigures]) -> list[ShardFigures]:
