@@ -40,6 +40,20 @@ def test_an_update_has_all_singular_values_near_one(batch: int, short: int, more
     assert muon.orthogonal(torch.zeros(1, 16, 16)).abs().max() == 0
 
 
+@pytest.mark.skipif(torch.cpu._is_amx_tile_supported(), reason="bf16, which has three digits")
+@given(st.integers(16, 64), st.sampled_from((1, 2, 4)), st.floats(0, 6), st.integers(0, 99))
+def test_an_update_is_that_of_five_iterations_in_fp64(short: int, wider: int, decades: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.linalg.qr(torch.randn(n, short, generator=generator))[0] for n in (short, wider * short))
+    matrix = left * torch.logspace(0, -decades, short) @ right.mT
+    expected = matrix.double() / matrix.double().norm()
+    a, b, c = muon.COEFFICIENTS
+    for _ in range(muon.ITERATIONS):
+        gram = expected @ expected.mT
+        expected = a * expected + (b * gram + c * gram @ gram) @ expected
+    assert torch.allclose(muon.orthogonal(matrix[None])[0].double(), expected, rtol=0, atol=2e-3)
+
+
 def test_the_matrices_of_the_layers_are_learnt_by_muon_and_the_rest_by_adamw() -> None:
     model = small_student()
     matrices, others = muon.split(model)
