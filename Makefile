@@ -32,9 +32,10 @@ docs: install
 pictures: install
 	$(VENV)/bin/python tools/pictures/make.py
 
-# more than there are cores: most tests wait for processes of their own half of the time
+# one more than there are cores, as most tests wait for processes of their own half of the time; a worker takes 2 GB
+WORKERS ?= $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 test: install
-	$(VENV)/bin/pytest --numprocesses 3 --dist worksteal
+	$(VENV)/bin/pytest --numprocesses $(WORKERS) --dist worksteal
 
 # vLLM chooses its own torch, so it has an environment of its own. It runs on the CPU; torchvision, torchaudio and
 # torchcodec, which come along, do not fit that torch.

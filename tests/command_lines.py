@@ -18,7 +18,7 @@ def parse(arguments: Sequence[str]) -> tuple[Command, CommonOptions, dict[str, A
         return 0
 
     try:
-        cli.application(keep)(list(arguments), prog_name="voxstill")
+        cli.application(keep, arguments or None)(list(arguments), prog_name="voxstill")
     except SystemExit as left:
         if left.code:
             raise
