@@ -107,15 +107,20 @@ def orthogonal(matrices_BMN: Tensor) -> Tensor:
         x_BMN = _product(x_BMN @ x_BMN.mT) @ x_BMN
     else:
         for _ in range(ITERATIONS):
-            x_BMN = _factor(x_BMN @ x_BMN.mT) @ x_BMN
+            x_BMN = torch.baddbmm(x_BMN, _higher(x_BMN @ x_BMN.mT), x_BMN, beta=COEFFICIENTS[0])
     return x_BMN.to(matrices_BMN.dtype)
 
 
+def _higher(gram_BMM: Tensor) -> Tensor:
+    """What an iteration multiplies X by, a polynomial of X X^T, without its constant."""
+    _, b, c = COEFFICIENTS
+    return torch.baddbmm(gram_BMM, gram_BMM, gram_BMM, beta=b, alpha=c)
+
+
 def _factor(gram_BMM: Tensor) -> Tensor:
-    """What an iteration multiplies X by, a polynomial of X X^T."""
-    a, b, c = COEFFICIENTS
-    factor_BMM = torch.baddbmm(gram_BMM, gram_BMM, gram_BMM, beta=b, alpha=c)
-    factor_BMM.diagonal(dim1=-2, dim2=-1).add_(a)
+    """The same with its constant."""
+    factor_BMM = _higher(gram_BMM)
+    factor_BMM.diagonal(dim1=-2, dim2=-1).add_(COEFFICIENTS[0])
     return factor_BMM
 
 
