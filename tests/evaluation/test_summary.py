@@ -46,6 +46,18 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 
     return out.out if code == 0 else out.err
 
 
+@pytest.mark.parametrize("option", ["work", "evaluate.texts"])
+def test_an_experiment_whose_files_are_elsewhere_says_so(
+    option: str, tone_student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Path("work") if option == "work" else tmp_path
+    moved = experiment(tmp_path / "exp", tone_student, work, evaluate={"texts": "texts.jsonl"})
+    monkeypatch.chdir(tmp_path)
+    error = printed(capsys, "evaluate", moved, code=2)
+    assert f"`{option}: {'work' if option == 'work' else 'texts.jsonl'}` of `{moved}` does not exist here" in error
+    assert f"in that folder, or set another by `--set {option}=PATH`" in error
+
+
 def test_people_read_rates_in_percent_and_the_worst_speakers(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "evaluate", judged).splitlines()
     assert lines[0] == f"{judged} on test of {judged.parent / 'work'}, greedy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
@@ -17,6 +18,8 @@ from voxstill.pipeline.checkpoint_model import model_of
 from voxstill.pipeline.export_origin import experiment_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
 from voxstill.pipeline.marks import marks_children
+from voxstill.storage.rundir import RunDir
+from voxstill.storage.uri import is_local
 from voxstill.tasks import registry
 
 
@@ -34,6 +37,7 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         tuned_weights.check(cfg)
         _check_language_model(cfg)
     run = experiment_of(target)
+    _check_paths(cfg, run)
     weights = loading.version(run.model)  # before they are judged: a training that continues replaces them
     with model_of(target) as (model, checkpoint):
         name = registry.name_of(model)
@@ -64,6 +68,20 @@ def evaluate(cfg: Config, target: str, by: Sequence[str] = (), show: int = 0) ->
         if name == "recognition" and (teacher := _teacher(cfg, split)) is not None:
             results.write(run.evaluation, teacher)
     return details.with_text(evaluation, by, fields, show)
+
+
+def _check_paths(cfg: Config, run: RunDir) -> None:
+    """Raise ConfigError for an experiment whose files are named from another folder than this."""
+    if not run.config.is_file():
+        return
+    for option, path in (("work", cfg.work), ("evaluate.texts", cfg.evaluate.texts)):
+        if path and is_local(path) and not Path(path).is_absolute() and not Path(path).exists():
+            raise ConfigError(
+                f"`{option}: {path}` of `{run.path}` does not exist here",
+                code="file-missing",
+                why="it is a path from the folder in which the training was started",
+                fix=f"run the command in that folder, or set another by `--set {option}=PATH`",
+            )
 
 
 def _check_language_model(cfg: Config) -> None:
