@@ -271,6 +271,21 @@ def test_explorers_of_one_corpus_see_each_others_judgements(fresh_corpus: Config
         assert one.row(first)["judgement"] is None
 
 
+def test_a_judgement_counts_after_one_of_a_clock_that_was_ahead(fresh_corpus: Config, tmp_path: Path) -> None:
+    cfg = copy_corpus(fresh_corpus, tmp_path)
+    row = utterances_of(cfg)["u001"]
+    ahead = Correction(
+        utterance_id="u001", audio=row.audio, judgement="wrong", label="", time="2990-01-01T00:00:00.000000+00:00",
+        judge="ada",
+    )  # fmt: skip
+    corrections.append(Store(cfg.work), [ahead])
+    with explore.opened(cfg, edit=True) as session:
+        number = session.corpus.numbers_of(["u001"])["u001"]
+        session.judge(number, "corrected", "what was said")
+        session.judge(number, "right", None)
+    assert corrections.latest(Store(cfg.work))["u001"].judgement == "right"
+
+
 def test_a_judgement_of_another_label_is_shown_as_what_it_says_of_this_one(
     fresh_corpus: Config, tmp_path: Path
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,16 +123,16 @@ class Session:
             )
         if judgement in ("right", "wrong") and label is None:
             raise RequestError(400, "there is no label to judge")
-        correction = Correction(
-            utterance_id=row["id"],
-            audio=_audio(row),
-            judgement=cast(Judgement, judgement),
-            label=label or "",
-            text=None if text is None else " ".join(text.split()),
-            time=datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-            judge=self.facts.judge,
-        )
         with self._lock:
+            correction = Correction(
+                utterance_id=row["id"],
+                audio=_audio(row),
+                judgement=cast(Judgement, judgement),
+                label=label or "",
+                text=None if text is None else " ".join(text.split()),
+                time=corrections.time_after(self._times.get(row["id"])),
+                judge=self.facts.judge,
+            )
             key = corrections.append(self._work, [correction])
             if row["id"] in removals.of(self._work, self.facts.utterances):  # its removal may have erased before
                 corrections.erase(self._work, [row["id"]])

@@ -6,8 +6,10 @@ removed utterance again, without it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from voxstill.core.errors import DataError, VoxstillError
@@ -48,6 +50,17 @@ class Correction:
     def truth(self) -> str | None:
         """The true text, as far as the judge knows it: None if the label is wrong and has no correction."""
         return {"right": self.label, "corrected": self.text}.get(self.judgement)
+
+
+def time_after(earlier: str | None) -> str:
+    """The time of a judgement that replaces one of an `earlier` time: now, or just after that.
+
+    A clock that was put back, or that of another machine, does not let the earlier one count.
+    """
+    now = datetime.now(UTC)
+    with contextlib.suppress(ValueError, TypeError, OverflowError):  # what is no time of ours is not compared
+        now = now if earlier is None else max(now, datetime.fromisoformat(earlier) + timedelta(microseconds=1))
+    return now.isoformat(timespec="microseconds")
 
 
 def append(work: Store, corrections: Sequence[Correction]) -> str:
