@@ -85,6 +85,15 @@ def test_ranks_of_an_earlier_process_are_not_shown_until_they_write_anew(run: Ru
         assert value_of(source, "steps_total", "1") is None
 
 
+def test_the_time_left_is_right_again_after_a_clock_was_set(run: RunDir) -> None:
+    with TrainingMetrics(run) as source:
+        for at in (100_000.0, 100.0, 200_000.0):  # a day back, and two ahead
+            write(run, 0, loss=0.5, at=at, progress=0.2)
+            until(lambda at=at: value_of(source, "last_step_timestamp_seconds", "0") == at)  # type: ignore[misc]
+            write(run, 0, loss=0.5, at=at + 10.0, progress=0.3)
+            until(lambda: value_of(source, "time_left_seconds") == pytest.approx(70))
+
+
 def test_the_last_figures_stay_after_the_end(run: RunDir) -> None:
     with TrainingMetrics(run) as source:
         write(run, 0, loss=0.5, progress=0.9)

@@ -19,6 +19,8 @@ from voxstill.training.watchdog import RankState, read_states
 
 READ_S = 1.0
 """The files are read this often, so that the last figures are known when they are gone."""
+_CLOCK_STEP_S = 60.0
+"""A clock was set where it has gone on by so much more or less than the time between two readings."""
 _RUN = gauges(
     ["experiment"],
     {
@@ -62,6 +64,8 @@ class TrainingMetrics:
         self._states: Mapping[int, RankState] = {}
         self._before: Mapping[int, tuple[object, ...]] = {}  # beats of earlier processes, until a rank gives another
         self._first: RankState | None = None
+        self._clock_s = 0.0
+        """How far the clock of the first rank is ahead of `time.monotonic`, when it was read last."""
         self._is_running = False
         self._start = time.time()
         self._reading = repeating("training metrics", READ_S, self._read)
@@ -134,7 +138,10 @@ class TrainingMetrics:
         return 1.0 if is_finished else min(first.progress, 1.0)
 
     def _time_left_s(self, state: RankState) -> float | None:
-        """Seconds to the end at the rate since the first step that was seen; None before there is a rate."""
+        """Seconds to the end at the rate since the first step that was seen; None before there is a rate.
+
+        Where the clock was set meanwhile, the rate is that of the steps since then.
+        """
         if not self._is_running:
             return 0.0
         before = self._first
@@ -152,8 +159,11 @@ class TrainingMetrics:
         for rank, state in self._states.items():  # a rank that has ended is known by its last state
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))
-        if self._first is None:
-            self._first = next((state for state in own.values() if state.loss is not None), None)
+        first = next((state for state in own.values() if state.loss is not None), None)
+        if first is not None:
+            before_s, self._clock_s = self._clock_s, first.at - time.monotonic()
+            if self._first is None or abs(self._clock_s - before_s) > _CLOCK_STEP_S:
+                self._first = first
 
 
 def _beat(state: RankState) -> tuple[object, ...]:
