@@ -132,3 +132,12 @@ def test_texts_with_a_nul_are_sorted_filtered_and_searched_as_others(tmp_path: P
             assert [row["human"] for row in answer(client, "rows", filter={"where": where})["rows"]] == [text]
             matches = [row["human"] for row in answer(client, "rows", filter={"text": text})["rows"]]
             assert matches == [one for one in texts if text in one]
+
+
+def test_texts_that_are_too_long_to_align_are_shown_as_they_are(tmp_path: Path) -> None:
+    text = "one two three " * 1_700
+    with served(tmp_path, [text, "short"], [-0.1, -0.1], [0.5, 0.5]) as client:
+        human, label = answer(client, "utterances/0")["texts"]
+        assert (human["text"], human["pairs"], human["words"]) == (text, [], 5_100)
+        assert (label["text"], label["pairs"], label["errors"]) == (text, None, None)
+        assert answer(client, "utterances/1")["texts"][1]["errors"] == 0

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import resource
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxstill.core.records import ErrorCounts
+from voxstill.scoring import words
 from voxstill.scoring.words import Scored, align, cer, confusions, count, group_by, score, total, wer
 
 sentences = st.lists(st.sampled_from(["a", "b", "c", "d e", "é"]), max_size=8)
@@ -21,9 +24,13 @@ def levenshtein(reference: list[str], hypothesis: list[str]) -> int:
 
 
 @settings(deadline=None)
-@given(sentences, sentences)
-def test_an_alignment_has_the_fewest_edits_and_contains_both_texts(reference: list[str], hypothesis: list[str]) -> None:
-    _, pairs = align(reference, hypothesis)
+@given(sentences, sentences, st.sampled_from([0, 9, words.LARGEST]))
+def test_an_alignment_has_the_fewest_edits_and_contains_both_texts(
+    reference: list[str], hypothesis: list[str], largest: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "LARGEST", largest)
+        _, pairs = align(reference, hypothesis)
     assert sum(ref != hyp for ref, hyp in pairs) == levenshtein(reference, hypothesis)
     assert [ref for ref, _ in pairs if ref is not None] == reference
     assert [hyp for _, hyp in pairs if hyp is not None] == hypothesis
@@ -72,6 +79,14 @@ def test_groups_add_up_and_rows_without_a_group_are_left_out() -> None:
     groups = group_by(rows, lambda row: speakers[row.id])
     assert list(groups) == ["ann", "zoe"]
     assert groups["zoe"].words == ErrorCounts(hits=1, deletions=1)
+
+
+def test_an_alignment_of_long_texts_has_no_table_of_all_cells() -> None:
+    reference, hypothesis = ["one", "two"] * 5_000, ["two", "one", "two"] * 3_000
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    counts, pairs = align(reference, hypothesis)
+    assert sum(ref != hyp for ref, hyp in pairs) == counts.errors
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 100 << 10
 
 
 def test_confusions_are_counted_over_all_alignments() -> None:

@@ -27,8 +27,6 @@ CONFUSIONS = 10
 MOST_GROUPS = 100
 FIELDS = ("speaker", "session", "channel")
 """Of the references of every form that has them; a JSONL has others, too."""
-LARGEST = 25_000_000
-"""Cells of the table of an alignment: 5,000 words against 5,000, some hundred megabytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +150,7 @@ def of_words(
     )
     split = (str.split, list)[own_unit == "characters"]
     unlike = [(split(ref), split(hyp)) for ref, hyp in pairs if ref != hyp]
-    shown = [(ref, hyp) for ref, hyp in unlike if len(ref) * len(hyp) <= LARGEST]
+    shown = [(ref, hyp) for ref, hyp in unlike if len(ref) * len(hyp) <= words.LARGEST]
     aligned = (words.align(ref, hyp)[1] for ref, hyp in shown)
     warnings = checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows))
     if len(shown) < len(unlike):
@@ -196,7 +194,7 @@ def _worst(
     return [
         AlignedText(id=id_, errors=errors[id_], pairs=words.align(*sides)[1])
         for id_, sides in aligned.items()
-        if len(sides[0]) * len(sides[1]) <= LARGEST
+        if len(sides[0]) * len(sides[1]) <= words.LARGEST
     ]
 
 

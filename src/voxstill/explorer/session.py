@@ -87,7 +87,10 @@ class Session:
         return row
 
     def texts(self, row: Row) -> list[dict[str, object]]:
-        """What everybody wrote of an utterance, each aligned with the first: a correction, the human, the teacher."""
+        """What everybody wrote of an utterance, each aligned with the first: a correction, the human, the teacher.
+
+        Texts that are too long for that have no `pairs`.
+        """
         written = [("corrected", row.get("correction")), ("human", row.get("human"))]
         columns = [*self._label_columns(), *self._student_columns()]
         written += [(column.title, row.get(column.name)) for column in columns]
@@ -97,15 +100,16 @@ class Session:
         reference = self._normalize(known[0][1])
         shown: list[dict[str, object]] = []
         for place, (role, text) in enumerate(known):
-            counts, pairs = words.align(reference, self._normalize(text))
-            is_reference = place == 0
+            hypothesis = self._normalize(text)
+            is_reference, is_aligned = place == 0, len(reference) * len(hypothesis) <= words.LARGEST
+            counts, pairs = (None, []) if is_reference or not is_aligned else words.align(reference, hypothesis)
             shown.append(
                 {
                     "role": role,
                     "text": text,
-                    "pairs": [] if is_reference else pairs,
-                    "errors": None if is_reference else counts.errors,
-                    "words": counts.reference,
+                    "pairs": pairs if is_reference or is_aligned else None,
+                    "errors": None if counts is None else counts.errors,
+                    "words": len(reference),
                 }
             )
         return shown

@@ -7,8 +7,9 @@ whose edits cost 3, 3 and 4, finds the fewest.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -19,6 +20,8 @@ from voxstill.core.records import ErrorCounts
 
 Pair = tuple[str | None, str | None]
 """A unit of the reference and one of the hypothesis; None on one side is an insertion or a deletion."""
+LARGEST = 25_000_000
+"""Cells of the table of an alignment: 5,000 words against 5,000, a hundred megabytes and a fifth of a second."""
 _NOTHING = ""
 
 
@@ -35,14 +38,25 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCou
     """Count errors as `count`, and align the units to look at; no unit may be the empty string.
 
     The alignment is sclite's where that has the fewest edits, and its kinds of edits are those that were counted. Where
-    it has more, it is another with the fewest, whose kinds may differ from the counts.
+    it has more, or its table would be larger than `LARGEST`, it is another with the fewest, whose kinds may differ from
+    the counts.
     """
     counts = count(reference, hypothesis)
+    if len(reference) * len(hypothesis) > LARGEST:
+        return counts, list(_in_little_memory(reference, hypothesis))
     for sclite in (True, False):
         pairs = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
         if sum(ref != hyp for ref, hyp in pairs) == counts.errors:
             break
     return counts, [(ref or None, hyp or None) for ref, hyp in pairs]
+
+
+def _in_little_memory(reference: Sequence[str], hypothesis: Sequence[str]) -> Iterator[Pair]:
+    """An alignment with the fewest edits without a table of all cells, in more time."""
+    for edit in Levenshtein.opcodes(reference, hypothesis):
+        yield from itertools.zip_longest(
+            reference[edit.src_start : edit.src_end], hypothesis[edit.dest_start : edit.dest_end]
+        )
 
 
 def count(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:

@@ -165,7 +165,7 @@ export class Detail {
     const isStudent = this.about.students.some((student) => student.name === role);
     const kind = role === "human" || role === "corrected" ? "of-human" : isStudent ? "of-student" : "of-teacher";
     const rate = words ? `, ${percent(errors / words)}` : "";
-    const about = errors === null ? "the others are compared with this" : errors ? `${number(errors)} ${errors === 1 ? "error" : "errors"} in ${number(words)} words${rate}` : "the same words";
+    const about = pairs === null ? "too long to compare" : errors === null ? "the others are compared with this" : errors ? `${number(errors)} ${errors === 1 ? "error" : "errors"} in ${number(words)} words${rate}` : "the same words";
     return make("article", { class: `written ${kind}` },
       make("header", {}, make("span", { class: "role" }, role), make("span", {}, about)),
       make("p", { dir: "auto" }, ...(errors ? pairs.flatMap(difference) : [text || "∅"])));
