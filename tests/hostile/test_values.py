@@ -80,6 +80,16 @@ def test_texts_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
         transcripts.read(str(tmp_path / "texts.jsonl"))
 
 
+def test_two_texts_of_one_utterance_are_refused_and_one_text_twice_is_not(tmp_path: Path) -> None:
+    lines = ['{"id": "a", "text": "yes"}', '{"id": "b", "text": "no"}', '{"id": "a", "text": "yes"}']
+    cfg = config.load(None, [f"evaluate.texts={tmp_path}/texts.jsonl"])
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    assert recognition.hidden_texts(cfg) == {"a": "yes", "b": "no"}
+    (tmp_path / "texts.jsonl").write_text("\n".join([*lines, '{"id": "b", "text": "yes"}']))
+    with pytest.raises(DataError, match="has the id `b` twice"):
+        recognition.hidden_texts(cfg)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "1", f'{{"a": {LONG}}}', 100_000 * "[", "\ud800"])
 def test_a_note_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / control.REQUEST).write_bytes(content.encode("utf-8", "surrogatepass"))

@@ -28,6 +28,7 @@ from voxstill.evaluation.tuning import Tuning
 from voxstill.scoring import checks, words
 from voxstill.scoring import figures as scoring
 from voxstill.scoring.figures import ErrorFigures, GroupFigures, Stamp
+from voxstill.storage.redaction import redact_uri
 from voxstill.text import transcripts
 from voxstill.text.normalize import normalizer
 
@@ -120,10 +121,22 @@ def references(cfg: Config, utterances: Sequence[Utterance]) -> list[Utterance]:
 
 
 def hidden_texts(cfg: Config) -> dict[str, str]:
-    """Human texts by utterance id from `evaluate.texts`, which no other step reads."""
+    """Human texts by utterance id from `evaluate.texts`, which no other step reads.
+
+    DataError where an id has two texts.
+    """
     if cfg.evaluate.texts is None:
         return {}
-    return {row.id: row.text for row in transcripts.read(cfg.evaluate.texts, "jsonl")}
+    texts: dict[str, str] = {}
+    for row in transcripts.read(cfg.evaluate.texts, "jsonl"):
+        if texts.setdefault(row.id, row.text) != row.text:
+            raise DataError(
+                f"`{redact_uri(cfg.evaluate.texts)}` has the id `{row.id}` twice",
+                code="id-twice",
+                why="its lines have different texts, and one of them is wrong",
+                fix="remove one of them",
+            )
+    return texts
 
 
 def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
