@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import errno
 import functools
@@ -275,10 +276,14 @@ def _had_no_choice(run: RunDir, cfg: Config, today: Config) -> bool:
 
 
 def finished_summary(run: RunDir) -> TrainingSummary | None:
-    """The summary of a finished training; None if it has not ended."""
+    """The summary of a finished training; None if it has not ended.
+
+    Its folder is that of `run`: it may have been moved or copied since.
+    """
     if not run.summary.is_file() or not run.model.is_dir():
         return None
-    return TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
+    summary = TrainingSummary.from_dict(json.loads(run.summary.read_text(encoding="utf-8")))
+    return dataclasses.replace(summary, path=str(run.path))
 
 
 def describe(statistics: dict[str, Any], hours_by_dataset: Mapping[str, float], more: str = "") -> str:
