@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import voxstill
-from voxstill.core.errors import DataError
+from voxstill.core.errors import DataError, StorageError
 from voxstill.core.records import Word
 from voxstill.core.result import Result
 from voxstill.pipeline.run_result import RunResult, SideResult
@@ -115,6 +115,15 @@ def test_what_lies_within_a_result_is_rebuilt() -> None:
     )
     assert isinstance(run.student.with_lm, SideResult)
     assert run.student.with_lm.interval == (0.0, 0.2)
+
+
+@pytest.mark.parametrize(("report", "code"), [("page.html", 0), ("", StorageError.exit_code)])
+def test_a_run_without_its_page_ends_with_the_exit_code_of_storage(report: str, code: int) -> None:
+    side = {"wer": None, "cer": None, "interval": None, "rtfx": None, "by_dataset": None}
+    step = {"step": "report", "result": report, "seconds": 1.0, "figures": {}}
+    run = RunResult.from_dict({"teacher": side, "student": side, "steps": [step], "seconds": 1.0, "report": report})
+    assert run.exit_code == code
+    assert run.to_text().splitlines()[-1] == f"report: {report or 'not written'}"
 
 
 @pytest.mark.parametrize("words", [[5], [{"text": "ba"}]])

@@ -110,7 +110,7 @@ def run(cfg: Config, steps: Steps | None = None, *, allow_teacher: Sequence[str]
     compared = rounds.results(finished, [*before, judged.student])
     with steps.step("report") as result:
         written = report.write(last.cfg, RunDir(Path(trained.path)), steps.rows, last.verdicts, compared)
-        result(written.report or "")
+        result(written.report or "not written")
     return RunResult(
         teacher=SideResult.of(judged.teacher),
         student=SideResult.of_student(judged, parameters=trained.parameters, path=trained.path),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from voxstill.core.errors import StorageError
 from voxstill.core.monitor import clock
 from voxstill.core.result import Result
 from voxstill.evaluation.against_teacher import AgainstTeacher
@@ -121,6 +122,7 @@ class RunResult(Result):
     steps: Sequence[StepResult]
     seconds: float
     report: str
+    """Empty if the folder cannot be written."""
     comparison: AgainstTeacher | None = None
     """Of student and teacher; None if one of them was not judged."""
     grammar: GrammarTable | None = None
@@ -128,6 +130,11 @@ class RunResult(Result):
     rounds: Sequence[RoundResult] = ()
     """Every round, the first one too; `student` is that of the last."""
     rehearsal: Rehearsal | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """That of a StorageError, where the page is not written."""
+        return 0 if self.report else StorageError.exit_code
 
     def to_text(self) -> str:
         """Every step with its figures and time, then teacher against student."""
@@ -144,7 +151,7 @@ class RunResult(Result):
             lines += [self.comparison.to_text(), ""]
         if self.grammar is not None:
             lines += [self.grammar.to_text(), ""]
-        lines.append(f"report: {self.report}")
+        lines.append(f"report: {self.report or 'not written'}")
         if self.rehearsal is not None:
             lines += ["", *_rehearsed(self.rehearsal, self.seconds, Path(self.student.path or "").parent)]
         return "\n".join(lines)
