@@ -153,6 +153,14 @@ def test_files_of_hypotheses_are_compared_by_a_reference(
     assert "is not statistically significant" in out
 
 
+def test_a_file_without_some_of_the_hypotheses_is_compared_with_a_warning(tmp_path: Path, score: Any) -> None:
+    whole, part = kaldi(tmp_path / "whole", REFERENCES), kaldi(tmp_path / "part", dict(list(REFERENCES.items())[:1]))
+    warnings = score("compare", whole, part, "--ref", whole)["warnings"]
+    num = len(REFERENCES)
+    missing = f"`{part}` has no hypothesis for {num - 1} of {num} utterances: all their words count as deletions"
+    assert [warning for warning in warnings if "no hypothesis" in warning] == [missing]
+
+
 def test_experiments_with_different_references_are_not_compared(tmp_path: Path, score: Any) -> None:
     one = experiment(tmp_path / "one", {"u0": "one"}, {"u0": "one"})
     two = experiment(tmp_path / "two", {"u0": "one"}, {"u0": "two"})

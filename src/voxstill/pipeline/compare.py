@@ -165,7 +165,7 @@ def runs(cfg: Config, both: Sides) -> RunComparison:
             for i, (run, rows) in enumerate(zip(both.runs, scored, strict=True))
             for rates in [figures.figures(rows, speakers, cfg)]
         ],
-        warnings=_doubts(test),
+        warnings=[*_missing(both), *_doubts(test)],
         scorer=stamp.scorer,
         normalizer=stamp.normalizer,
         versions=stamp.versions,
@@ -242,6 +242,17 @@ def _references(
             fix="evaluate both on one corpus, give results of one corpus, or add `--ref FILE`",
         )
     return shared
+
+
+def _missing(both: Sides) -> list[str]:
+    """A sentence for a side that has not all utterances."""
+    num = len(both.references)
+    missing = {run: num - len(hypotheses) for run, hypotheses in zip(both.runs, both.hypotheses, strict=True)}
+    return [
+        f"`{run}` has no hypothesis for {count:,} of {num:,} utterances: all their words count as deletions"
+        for run, count in missing.items()
+        if count
+    ]
 
 
 def _doubts(test: stats.PairedTest) -> list[str]:
