@@ -17,6 +17,8 @@ from voxstill.storage.store import Store
 from voxstill.text import kneser_ney, lm, normalize, transcripts
 
 LONG = "9" * 5000
+HALF = r'{"id": "b", "text": "\ud83d"}'
+PAIR = r'{"id": "a", "text": "\ud83d\ude00"}'
 CUT = {
     "id": "c",
     "start": 0.0,
@@ -70,7 +72,7 @@ def test_spellings_that_are_none_are_refused(tmp_path: Path, content: bytes) -> 
         normalize.normalizer(f"whisper:{tmp_path}/n.json", "en")
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '{"id": [], "text": ""}', f'{{"id": {LONG}}}', 9000 * "["])
+@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '{"id": [], "text": ""}', f'{{"id": {LONG}}}', 9000 * "[", HALF])
 def test_texts_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "texts.jsonl").write_text(f'{{"id": "a", "text": "yes"}}\n{line}\n')
     with pytest.raises(DataError) as caught:
@@ -81,10 +83,10 @@ def test_texts_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
 
 
 def test_two_texts_of_one_utterance_are_refused_and_one_text_twice_is_not(tmp_path: Path) -> None:
-    lines = ['{"id": "a", "text": "yes"}', '{"id": "b", "text": "no"}', '{"id": "a", "text": "yes"}']
+    lines = [PAIR, '{"id": "b", "text": "no"}', PAIR]
     cfg = config.load(None, [f"evaluate.texts={tmp_path}/texts.jsonl"])
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    assert recognition.hidden_texts(cfg) == {"a": "yes", "b": "no"}
+    assert recognition.hidden_texts(cfg) == {"a": "\U0001f600", "b": "no"}
     (tmp_path / "texts.jsonl").write_text("\n".join([*lines, '{"id": "b", "text": "yes"}']))
     with pytest.raises(DataError, match="has the id `b` twice"):
         recognition.hidden_texts(cfg)

@@ -21,6 +21,8 @@ IGNORED = "IGNORE_TIME_SEGMENT_IN_SCORING"
 """Marks a segment in sclite's STM that is not scored."""
 _TRN = re.compile(r"(.*)\(([^()\s]+)\)\s*$")
 _LABEL = re.compile(r"<[^<>]*>$")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that UTF-8 cannot hold where it stands alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +53,7 @@ def column(uri: str, field: str) -> dict[str, object]:
     """One field of the objects of a JSONL, by their ids; objects without either are left out."""
     values: dict[str, object] = {}
     for number, line in numbered_lines(read_text(uri)):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise bad_line(redact_uri(uri), number, f"it is not JSON: {error}") from None
+        row = _parsed(line, redact_uri(uri), number)
         if isinstance(row, dict) and "id" in row and field in row:
             values[str(row["id"])] = row[field]
     return values
@@ -135,6 +134,19 @@ def join_by_segment(
     return [TranscriptSegment(id=id_, text=" ".join(words)) for id_, words in words_of_segment.items()]
 
 
+def _parsed(text: str, address: str, number: int) -> Any:
+    """Parse JSON that begins in a line; DataError where it is none, or has half of a surrogate pair."""
+    try:
+        value = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise bad_line(address, number, "it has an escape of half a surrogate pair") from None
+    except (ValueError, RecursionError) as error:
+        raise bad_line(address, number, f"it is not JSON: {error}") from None
+    return value
+
+
 def _without_alternatives(text: str, address: str, number: int) -> str:
     """Return the text; DataError for sclite's alternatives, which would be counted as words."""
     if "{" in text.split():
@@ -158,10 +170,7 @@ def _plain(text: str, _: str) -> Iterator[TranscriptSegment]:
 def _json_lines(text: str, address: str) -> Iterator[TranscriptSegment]:
     """Objects with `id` and `text`, and where known `speaker`, `session`, `start_ms`, `end_ms`."""
     for number, line in numbered_lines(text):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise bad_line(address, number, f"it is not JSON: {error}") from None
+        row = _parsed(line, address, number)
         if not isinstance(row, dict) or not isinstance(row.get("id"), str | int) or "text" not in row:
             raise bad_line(address, number, "it is not an object with `id` and `text`")
         if not all(isinstance(row.get(name), int | None) for name in ("start_ms", "end_ms")):
@@ -231,10 +240,7 @@ def _ctm(text: str, address: str) -> Iterator[TranscriptSegment]:
 
 def _seglst(text: str, address: str) -> Iterator[TranscriptSegment]:
     """meeteval's list of objects with `session_id`, `speaker`, `words`, and where known `start_time`, `end_time`."""
-    try:
-        rows: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise bad_line(address, 1, f"it is not JSON: {error}") from None
+    rows = _parsed(text, address, 1)
     if not isinstance(rows, list):
         raise bad_line(address, 1, "it is not a list")
     for number, row in enumerate(rows, start=1):
