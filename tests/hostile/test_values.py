@@ -72,7 +72,9 @@ def test_spellings_that_are_none_are_refused(tmp_path: Path, content: bytes) -> 
         normalize.normalizer(f"whisper:{tmp_path}/n.json", "en")
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"id": 1}', '{"id": [], "text": ""}', f'{{"id": {LONG}}}', 9000 * "[", HALF])
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"id": 1}', '{"id": [], "text": ""}', f'{{"id": {LONG}}}', 9000 * "[", HALF]
+)
 def test_texts_that_are_none_are_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "texts.jsonl").write_text(f'{{"id": "a", "text": "yes"}}\n{line}\n')
     with pytest.raises(DataError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import pytest
 from voxstill import cli
 from voxstill.core import config, process
 from voxstill.pipeline.control_training import control_training
-from voxstill.storage import control
+from voxstill.storage import control, lease
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import experiment
@@ -95,6 +96,18 @@ def test_the_status_says_whether_the_training_runs_and_what_it_made_of_the_reque
     out = capsys.readouterr().out
     assert "training: ended" in out
     assert "refused the request" in out
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 2 * lease.STALE_S])
+def test_a_training_that_was_killed_on_another_machine_has_ended(
+    run: RunDir, capsys: pytest.CaptureFixture[str], silent_s: float
+) -> None:
+    write_status(run, host="elsewhere", pid=7, started="7")
+    of_this = lease.Holder.of_this_process("train")
+    beat_s = of_this.beat_s - silent_s
+    holder = dataclasses.replace(of_this, machine="elsewhere", process=7, started="7", beat_s=beat_s)
+    Store(str(run.path)).create(f"leases/{NAME}/00000001.json", holder.to_json())
+    assert command(capsys, run.path)[1]["jobs"][0]["running"] is (silent_s == 0)
 
 
 def test_a_request_that_was_refused_is_no_part_of_the_next_one(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxstill.core import config, process
-from voxstill.core.errors import ConfigError, DataError
+from voxstill.core.errors import ConfigError, DataError, StorageError
 from voxstill.core.monitor import log
 from voxstill.core.result import Result
+from voxstill.storage import lease
 from voxstill.storage.control import STATUS, Options, Request, merge, one_at_a_time, read, request, requested, standing
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
@@ -105,9 +106,18 @@ def _statuses(folder: Store) -> list[TrainingStatus]:
         return []
     if status is None:
         return []
-    if status.running and status.host == socket.gethostname() and process.started(status.pid) != status.started:
-        return [replace(status, running=False)]  # it was killed
-    return [status]
+    return [replace(status, running=status.running and not _was_killed(folder, status))]
+
+
+def _was_killed(folder: Store, status: TrainingStatus) -> bool:
+    """Whether the process of a training is gone; one of another machine shows that by its lease of the folder."""
+    if status.host == socket.gethostname():
+        return process.started(status.pid) != status.started
+    try:
+        return not lease.seems_held(folder, NAME, status.pid)
+    except StorageError as error:
+        log.warning("control: %s (%s)", error.what, error.why)
+        return False
 
 
 def _rows(options: Options) -> list[tuple[str, str, object]]:

@@ -24,7 +24,7 @@ CHANGEABLE: dict[str, tuple[str, ...]] = {
 }
 """Options that a running training can change, by section."""
 NAME = "training"
-"""The name of the file of its status."""
+"""The name of the file of its status, and of the lease of its folder."""
 _BY_COMMAND = ("plan", "augment", "train")
 """Sections of which a command can change what a request cannot."""
 

@@ -11,11 +11,10 @@ from voxstill.storage.lease import Lease
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
 from voxstill.training import parallel
+from voxstill.training.control import NAME
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-_NAME = "training"
 
 
 def check_free(run: RunDir, command: str) -> None:
@@ -40,7 +39,7 @@ def owned(fabric: Fabric, run: RunDir, command: str) -> Iterator[Callable[[], No
 
 
 def _acquire(run: RunDir, command: str) -> Lease:
-    return lease.acquire(Store(str(run.path.absolute())), _NAME, command, waits=True)
+    return lease.acquire(Store(str(run.path.absolute())), NAME, command, waits=True)
 
 
 def _nothing() -> None:
