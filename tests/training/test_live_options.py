@@ -320,6 +320,9 @@ def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(
         requests.append(ask(run, "train.lr_factor=0.25", "train.log_every=2"))
         requests.append(ask(run, "train.lr_factor=0.5"))
         until(lambda: status(run).asked_at == requests[1].at)
+        edited = {**requests[1].to_dict(), "set": {"train": {"lr_factor": 0.75}}}  # by hand: its time stays
+        Store(str(run.path)).write_json(control_file.REQUEST, edited)
+        until(lambda: status(run).train["lr_factor"] == 0.75)
         requests.append(ask(run))
         until(lambda: status(run).asked_at == requests[2].at)
         requests.append(ask(run, "train.steps=1"))
@@ -331,8 +334,8 @@ def test_the_second_of_two_quick_requests_holds_and_a_request_is_taken_back(
     changes = noted(run)
     assert [change["requested_at"] for change in changes][-3:] == [requests[i].at for i in (1, 2, 4)]
     last = changes[-3:]
-    assert last[0]["changed"]["train.lr_factor"][1] == 0.5
-    assert last[1]["changed"] == {"train.lr_factor": [0.5, 1.0]}
+    assert last[0]["changed"] == {"train.lr_factor": [0.5, 0.75]}
+    assert last[1]["changed"] == {"train.lr_factor": [0.75, 1.0]}
     assert last[2]["changed"].keys() == {"train.steps"}
     cfg = config.load(None, [LONG, "train.seed_mode=debug"])
     rates = lrs_of(cfg, changes, steps(run)[-1]["step"])

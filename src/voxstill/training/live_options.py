@@ -54,6 +54,8 @@ class LiveOptions:
         self._lock = threading.Lock()
         self._poller: Poller[TrainingStatus] | None = None
         self._told_at: str | None = None
+        self._known_at: str | None = None
+        """When that was requested which a process before this one took, until the request is read."""
 
     def resume(self, state: State) -> None:
         """Go back to the options of a checkpoint; what was taken later is taken again, and what is pace alone now."""
@@ -70,7 +72,7 @@ class LiveOptions:
 
     def __enter__(self) -> Self:
         if self._fabric.global_rank == 0:
-            at = self._answered.requested_at
+            at = self._known_at = self._answered.requested_at
             status = TrainingStatus(
                 host=socket.gethostname(),
                 pid=os.getpid(),
@@ -130,8 +132,12 @@ class LiveOptions:
         self.budget = self.budget.changed(self.cfg.train, segment.step, segment.seconds or 0.0)
 
     def _ask(self, at: str, request: Request) -> None:
-        """Hand a request to `take`, where it was not taken by a process before this one."""
-        if at == self._answered.requested_at:
+        """Hand a request to `take`, where it was not taken by a process before this one.
+
+        A file that is edited later counts, also where the time in it is left as it was.
+        """
+        known_at, self._known_at = self._known_at, None
+        if at == known_at:
             return
         _check_workers(control.apply(request.set, self._started), self._started.train.loader_workers)
         with self._lock:
