@@ -10,8 +10,9 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "voxstill needs Python 3.11 or newer: make PYTHON=python3.11")'
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps resemblyzer==0.1.4  # its weights alone
+	@$(VENV)/bin/python -m compileall -qq -j 0 $(VENV)/lib || true  # on all cores, where pip takes one; some files are no Python
 	@touch $(STAMP)
 
 demo: install
