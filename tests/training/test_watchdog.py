@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import pytest
 
 from forked import forked
 from seeds import seeded_random
-from training.train_once import train_in_own_group, train_once
+from training.train_once import train_in_own_group, train_on_terminal, train_once
+from voxstill.core import world
 from voxstill.storage.rundir import RunDir
 
 LIMIT_S = 10
@@ -115,7 +117,7 @@ def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(work: Path, tmp_path: Path, number: int) -> None:
     run = RunDir(tmp_path / "run")
     with started(work, run) as process:
@@ -141,3 +143,30 @@ def test_sigterm_to_the_whole_group_saves_the_step(work: Path, tmp_path: Path) -
         assert process.exitcode == 0, log_of(run).read_text()
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert json.loads((run.last / "state.json").read_text())["step"] == rows[-1]["step"]
+
+
+def test_a_terminal_that_closes_saves_the_step(work: Path, tmp_path: Path) -> None:
+    """The workers of the loader get its signal, too, and more than once."""
+    run = RunDir(tmp_path / "run")
+    ours, theirs = pty.openpty()
+    with started(work, run, "train.loader_workers=1", os.ttyname(theirs), target=train_on_terminal) as process:
+        assert process.pid is not None
+        os.close(theirs)
+        os.close(ours)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGHUP)
+        process.join(60)
+        assert process.exitcode == 0, log_of(run).read_text()
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert json.loads((run.last / "state.json").read_text())["step"] == rows[-1]["step"]
+    assert "SIGHUP: this step is the last one" in run.log.read_text()
+
+
+def test_a_training_under_nohup_goes_on_when_the_terminal_closes() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with world.Signals(pytest.fail, hangup=True):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

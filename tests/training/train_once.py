@@ -57,6 +57,14 @@ def train_in_own_group(work: str, run: str, *overrides: str) -> None:
     train_once(work, run, *overrides)
 
 
+def train_on_terminal(work: str, run: str, *overrides: str) -> None:
+    """The same in a session of its own, whose terminal is the last argument."""
+    *overrides, terminal = overrides
+    os.setsid()
+    os.open(terminal, os.O_RDWR)  # the first that a session opens is its own
+    train_once(work, run, *overrides)
+
+
 def pretrain_once(work: str, run: str, *overrides: str) -> None:
     train_with(pretraining.build, work, run, *OF_PRETRAINING, *overrides)
 

@@ -163,19 +163,23 @@ class Signals:
     """A `with` block in which the first SIGINT or SIGTERM is only noted, in `caught`; the second interrupts.
 
     A SIGTERM within `ECHO_S` of the first is the same one: `timeout`, systemd and schedulers send it to a process and
-    to its group, and a parent passes it on. `on_first` is called with its name. Outside the main thread, which alone
-    may do so, nothing is caught.
+    to its group, and a parent passes it on. With `hangup` the SIGHUP of a terminal that closes is noted, too, but not
+    where it is ignored, as under `nohup`. `on_first` is called with the name. Outside the main thread, which alone may
+    do so, nothing is caught.
     """
 
-    def __init__(self, on_first: Callable[[str], None]) -> None:
+    def __init__(self, on_first: Callable[[str], None], *, hangup: bool = False) -> None:
         self.caught: str | None = None
         self._on_first = on_first
+        self._numbers = [signal.SIGINT, signal.SIGTERM]
+        if hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self._numbers.append(signal.SIGHUP)
         self._before: dict[int, Any] = {}
         self._since_s = 0.0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._numbers:
                 self._before[number] = signal.signal(number, self._catch)
         return self
 
@@ -186,7 +190,7 @@ class Signals:
     def _catch(self, number: int, _: FrameType | None) -> None:
         now_s = time.monotonic()
         if self.caught is not None:
-            if number == signal.SIGTERM and now_s - self._since_s < ECHO_S:
+            if number == signal.SIGHUP or (number == signal.SIGTERM and now_s - self._since_s < ECHO_S):
                 return
             raise KeyboardInterrupt
         self._since_s = now_s

@@ -242,7 +242,8 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
 def _die_with_parent(parent: int, worker: int) -> None:
     """Let this worker end when the thread that started it ends, even by SIGKILL, and by a SIGTERM of the parent alone:
     signals that others send to the whole group are left to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     threading.Thread(target=_end_by, args=(parent,), name="sigterm", daemon=True).start()
     if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":

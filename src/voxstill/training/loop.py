@@ -54,7 +54,7 @@ def train(
 ) -> State | None:
     """Train to the end of the budget, from the newest checkpoint on; `model` ends as the averaged student.
 
-    What is `frozen` of it stays as it is. SIGINT or SIGTERM to any rank ends all of them after the step, with a
+    What is `frozen` of it stays as it is. SIGINT, SIGTERM or SIGHUP to any rank ends all of them after the step, with a
     checkpoint: then there is no state. `check_owned` is called before each write, and raises where the experiment is
     another process's now. With `exports` each checkpoint gets a smaller copy. Advice names the `command`.
     """
@@ -136,7 +136,7 @@ class _Trainer:
         """Make all steps, then the averaged student, and judge it; None if a signal has ended it before."""
         cfg, state = self._cfg, self._state
         with (
-            world.Signals(_after_this_step) as signals,
+            world.Signals(_after_this_step, hangup=True) as signals,
             Watchdog(self._run, self._fabric.global_rank, cfg.train.step_timeout_s) as watchdog,
             Progress("train", 1.0, "", done=self._progress()) as bar,
             self._profiler,

@@ -67,14 +67,14 @@ def record_rank_error(run: RunDir, fabric: Fabric) -> Iterator[None]:
 def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
     """Around processes that train together: one that fails is reported as the error that it raised, else as its end.
 
-    SIGTERM is passed on to them; Ctrl-C reaches them by itself.
+    SIGTERM and SIGHUP are passed on to them; Ctrl-C reaches them by itself.
     """
     if num == 1:
         yield
         return
     for path in run.ranks.glob("*error*"):
         path.unlink()
-    with world.Signals(_pass_on):
+    with world.Signals(_pass_on, hangup=True):
         try:
             yield
         except (ProcessRaisedException, ProcessExitedException) as error:
@@ -92,7 +92,7 @@ def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
 
 def _pass_on(name: str) -> None:
     log.warning("%s: the ranks end after this step; a second signal stops at once", name)
-    if name == "SIGTERM":
+    if name != "SIGINT":
         for child in multiprocessing.active_children():
             if child.pid is not None:
                 os.kill(child.pid, signal.SIGTERM)
