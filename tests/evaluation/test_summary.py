@@ -13,6 +13,7 @@ import pytest
 from judged import corpus, experiment
 from tones import TEXTS, speak
 from voxstill import cli
+from voxstill.audio import codec
 from voxstill.core import config
 from voxstill.core.config import Source
 from voxstill.core.records import Utterance
@@ -56,6 +57,16 @@ def test_an_experiment_whose_files_are_elsewhere_says_so(
     error = printed(capsys, "evaluate", moved, code=2)
     assert f"`{option}: {'work' if option == 'work' else 'texts.jsonl'}` of `{moved}` does not exist here" in error
     assert f"in that folder, or set another by `--set {option}=PATH`" in error
+
+
+def test_references_without_words_are_refused_before_anything_is_decoded(
+    tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = corpus(tmp_path, [{"id": "u", "text": "?!", "data": codec.encode(speak(TEXTS[0], 0)[0], "flac")}])
+    judged = experiment(tmp_path / "exp", tone_student, work, source={"uri": str(tmp_path / "manifest.jsonl")})
+    for audio in tmp_path.glob("*.flac"):
+        audio.unlink()
+    assert "the references contain no words" in printed(capsys, "evaluate", judged, code=3)
 
 
 def test_people_read_rates_in_percent_and_the_worst_speakers(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,7 @@ def with_text(utterance: Utterance, texts: Mapping[str, str]) -> Utterance:
 
 def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFigures:
     """Transcribe utterances with a student; return error rates with intervals, by property, and its speed."""
+    _check_words(cfg, judged)
     student = recognizer.student(cfg.decode, target)
     student.load()
     decode_s = 0.0
@@ -182,12 +183,25 @@ def evaluate(cfg: Config, target: str, judged: Sequence[Utterance]) -> StudentFi
     )
 
 
+def _check_words(cfg: Config, judged: Sequence[Utterance]) -> None:
+    """Raise DataError if there are texts and nothing is left of them when they are normalized."""
+    normalize = normalizer(cfg.evaluate.normalizer)
+    if any(row.text for row in judged) and not any(normalize(row.text or "") for row in judged):
+        raise DataError(
+            "the references contain no words",
+            code="no-words",
+            why="after normalization, every human text is empty",
+            fix="check the texts, or set `evaluate.normalizer: none`",
+        )
+
+
 def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, str]) -> RecognitionErrors:
     """WER and CER of hypotheses by utterance id; an utterance without one counts as if nothing was said.
 
     Silence counts for the hallucinated words in an hour of it where it was transcribed. DataError if there are texts
     and nothing is left of them when they are normalized.
     """
+    _check_words(cfg, judged)
     normalize = normalizer(cfg.evaluate.normalizer)
     pairs = [(normalize(utterance.text or ""), normalize(texts.get(utterance.id, ""))) for utterance in judged]
     rows = [words.score(utterance.id, ref, hyp) for utterance, (ref, hyp) in zip(judged, pairs, strict=True)]
@@ -197,13 +211,6 @@ def error_figures(cfg: Config, judged: Sequence[Utterance], texts: Mapping[str, 
     durations = {
         utterance.id: DURATIONS[bisect.bisect(DURATION_EDGES_MS, utterance.duration_ms)] for utterance in judged
     }
-    if not any(ref for ref, _ in pairs) and any(utterance.text for utterance in judged):
-        raise DataError(
-            "the references contain no words",
-            code="no-words",
-            why="after normalization, every human text is empty",
-            fix="check the texts, or set `evaluate.normalizer: none`",
-        )
     silence = checks.errors_in_silence(
         (row.words, utterance.duration_ms) for row, utterance in zip(rows, judged, strict=True) if row.id in texts
     )
