@@ -155,4 +155,5 @@ def _run(
         os.close(file)
     os.environ.clear()
     os.environ.update(variables)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under `nohup` ignore it
     target(*arguments)
