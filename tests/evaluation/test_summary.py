@@ -59,6 +59,13 @@ def test_an_experiment_whose_files_are_elsewhere_says_so(
     assert f"in that folder, or set another by `--set {option}=PATH`" in error
 
 
+def test_the_work_folder_of_an_experiment_may_be_an_address(
+    judged: Path, tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = experiment(tmp_path / "exp", tone_student, Path("work"))
+    assert "WER" in printed(capsys, "evaluate", other, "--work", f"file://{judged.parent / 'work'}")
+
+
 def test_references_without_words_are_refused_before_anything_is_decoded(
     tone_student: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,17 @@ def test_the_time_left_is_right_again_after_a_clock_was_set(run: RunDir) -> None
             until(lambda: value_of(source, "time_left_seconds") == pytest.approx(70))
 
 
+def test_long_steps_are_no_clock_that_was_set(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "READ_S", 0.05)
+    monkeypatch.setattr(metrics, "_CLOCK_STEP_S", 0.5)
+    with TrainingMetrics(run) as source:
+        for progress in (0.2, 0.3):
+            write(run, 0, loss=0.5, at=(at := time.time()), progress=progress)
+            until(lambda at=at: value_of(source, "last_step_timestamp_seconds", "0") == at)  # type: ignore[misc]
+            time.sleep(0.8)
+        assert value_of(source, "time_left_seconds") == pytest.approx(0.7 / 0.1 * 0.8, rel=0.3)
+
+
 def test_the_last_figures_stay_after_the_end(run: RunDir) -> None:
     with TrainingMetrics(run) as source:
         write(run, 0, loss=0.5, progress=0.9)

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
@@ -146,17 +147,31 @@ def test_sigterm_to_the_whole_group_saves_the_step(work: Path, tmp_path: Path) -
 
 
 def test_a_terminal_that_closes_saves_the_step(work: Path, tmp_path: Path) -> None:
-    """The workers of the loader get its signal, too, and more than once."""
-    run = RunDir(tmp_path / "run")
+    """Its bar is on that terminal; the workers of the loader get the signal, too, and more than once."""
+    run, closes = RunDir(tmp_path / "run"), threading.Event()
     ours, theirs = pty.openpty()
-    with started(work, run, "train.loader_workers=1", os.ttyname(theirs), target=train_on_terminal) as process:
-        assert process.pid is not None
-        os.close(theirs)
-        os.close(ours)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGHUP)
-        process.join(60)
-        assert process.exitcode == 0, log_of(run).read_text()
+    os.set_blocking(ours, False)
+
+    def show() -> None:
+        while not closes.wait(0.02):
+            with contextlib.suppress(BlockingIOError):
+                os.read(ours, 1 << 16)
+
+    screen = threading.Thread(target=show)
+    screen.start()
+    try:
+        with started(work, run, "train.loader_workers=1", os.ttyname(theirs), target=train_on_terminal) as process:
+            assert process.pid is not None
+            closes.set()
+            screen.join()
+            os.close(theirs)
+            os.close(ours)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGHUP)
+            process.join(60)
+            assert process.exitcode == 0, run.log.read_text()
+    finally:
+        closes.set()
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     assert json.loads((run.last / "state.json").read_text())["step"] == rows[-1]["step"]
     assert "SIGHUP: this step is the last one" in run.log.read_text()

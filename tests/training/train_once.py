@@ -61,7 +61,9 @@ def train_on_terminal(work: str, run: str, *overrides: str) -> None:
     """The same in a session of its own, whose terminal is the last argument."""
     *overrides, terminal = overrides
     os.setsid()
-    os.open(terminal, os.O_RDWR)  # the first that a session opens is its own
+    opened = os.open(terminal, os.O_RDWR)  # the first that a session opens is its own
+    for stream in range(3):
+        os.dup2(opened, stream)
     train_once(work, run, *overrides)
 
 

@@ -71,7 +71,8 @@ class Progress:
     ) -> None:
         _statuses.remove(self._status)
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._bar.stop()
 
     def advance(self, amount: float = 1, detail: str = "") -> None:
         """Count `amount` more units as done."""
@@ -265,7 +266,8 @@ def show_error(text: str, code: str = "") -> None:
     if any(isinstance(handler.formatter, _JsonFormatter) for handler in log.handlers):
         log.error("%s", text, extra={"code": code})
     else:
-        print(printable(text), file=sys.stderr)  # noqa: T201
+        with contextlib.suppress(OSError):  # the terminal was closed
+            print(printable(text), file=sys.stderr)  # noqa: T201
 
 
 def logged_s() -> float:

@@ -247,11 +247,10 @@ def _references(
 def _missing(both: Sides) -> list[str]:
     """A sentence for a side that has not all utterances."""
     num = len(both.references)
-    missing = {run: num - len(hypotheses) for run, hypotheses in zip(both.runs, both.hypotheses, strict=True)}
     return [
-        f"`{run}` has no hypothesis for {count:,} of {num:,} utterances: all their words count as deletions"
-        for run, count in missing.items()
-        if count
+        f"`{run}` has no hypothesis for {num - len(hypotheses):,} of {num:,} utterances: all their words count as deletions"
+        for run, hypotheses in zip(both.runs, both.hypotheses, strict=True)
+        if len(hypotheses) < num
     ]
 
 

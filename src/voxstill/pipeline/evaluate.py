@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from voxstill.core.config import Config
 from voxstill.core.errors import ConfigError, DataError
@@ -19,7 +18,7 @@ from voxstill.pipeline.export_origin import experiment_of
 from voxstill.pipeline.judged_split import JudgedSplit, of_split
 from voxstill.pipeline.marks import marks_children
 from voxstill.storage.rundir import RunDir
-from voxstill.storage.uri import is_local
+from voxstill.storage.uri import is_local, local_path
 from voxstill.tasks import registry
 
 
@@ -75,7 +74,8 @@ def _check_paths(cfg: Config, run: RunDir) -> None:
     if not run.config.is_file():
         return
     for option, path in (("work", cfg.work), ("evaluate.texts", cfg.evaluate.texts)):
-        if path and is_local(path) and not Path(path).is_absolute() and not Path(path).exists():
+        folder = local_path(path).expanduser() if path and is_local(path) else None
+        if folder is not None and not folder.is_absolute() and not folder.exists():
             raise ConfigError(
                 f"`{option}: {path}` of `{run.path}` does not exist here",
                 code="file-missing",

@@ -20,7 +20,7 @@ from voxstill.training.watchdog import RankState, read_states
 READ_S = 1.0
 """The files are read this often, so that the last figures are known when they are gone."""
 _CLOCK_STEP_S = 60.0
-"""A clock was set where it has gone on by so much more or less than the time between two readings."""
+"""A clock was set where it has gone on by so much more or less than the time between two beats."""
 _RUN = gauges(
     ["experiment"],
     {
@@ -65,7 +65,8 @@ class TrainingMetrics:
         self._before: Mapping[int, tuple[object, ...]] = {}  # beats of earlier processes, until a rank gives another
         self._first: RankState | None = None
         self._clock_s = 0.0
-        """How far the clock of the first rank is ahead of `time.monotonic`, when it was read last."""
+        """How far the clock of the first rank was ahead of `time.monotonic` at its last beat."""
+        self._beat_at = 0.0
         self._is_running = False
         self._start = time.time()
         self._reading = repeating("training metrics", READ_S, self._read)
@@ -160,7 +161,8 @@ class TrainingMetrics:
             own.setdefault(rank, state)
         self._states = dict(sorted(own.items()))
         first = next((state for state in own.values() if state.loss is not None), None)
-        if first is not None:
+        if first is not None and first.at != self._beat_at:  # between two beats its clock is not known
+            self._beat_at = first.at
             before_s, self._clock_s = self._clock_s, first.at - time.monotonic()
             if self._first is None or abs(self._clock_s - before_s) > _CLOCK_STEP_S:
                 self._first = first
