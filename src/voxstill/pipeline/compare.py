@@ -248,7 +248,8 @@ def _missing(both: Sides) -> list[str]:
     """A sentence for a side that has not all utterances."""
     num = len(both.references)
     return [
-        f"`{run}` has no hypothesis for {num - len(hypotheses):,} of {num:,} utterances: all their words count as deletions"
+        f"`{run}` has no hypothesis for {num - len(hypotheses):,} of {num:,} utterances: "
+        "all their words count as deletions"
         for run, hypotheses in zip(both.runs, both.hypotheses, strict=True)
         if len(hypotheses) < num
     ]
