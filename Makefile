@@ -33,7 +33,7 @@ docs: install
 pictures: install
 	$(VENV)/bin/python tools/pictures/make.py
 
-# one more than there are cores, as most tests wait for processes of their own half of the time; a worker takes 2 GB
+# one more than there are cores, as most tests wait for processes of their own half of the time
 WORKERS ?= $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 test: install
 	$(VENV)/bin/pytest --numprocesses $(WORKERS) --dist worksteal

@@ -79,7 +79,7 @@ def _check_paths(cfg: Config, run: RunDir) -> None:
             raise ConfigError(
                 f"`{option}: {path}` of `{run.path}` does not exist here",
                 code="file-missing",
-                why="it is a path from the folder in which the training was started",
+                why="a path of an experiment is from the folder in which its training was started, any other from here",
                 fix=f"run the command in that folder, or set another by `--set {option}=PATH`",
             )
 

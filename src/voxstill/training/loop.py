@@ -377,7 +377,7 @@ def is_saved(state: State, cfg: Train) -> bool:
 
 
 def _after_this_step(name: str) -> None:
-    log.warning("%s: this step is the last one; a second signal stops at once", name)
+    log.warning("%s: this step is the last one; another SIGINT or SIGTERM stops at once", name)
 
 
 def validate(task: Task, model: nn.Module, data: Data, state: State, meter: Meter, watchdog: Watchdog | None) -> None:

@@ -91,7 +91,7 @@ def raise_rank_error(run: RunDir, num: int) -> Iterator[None]:
 
 
 def _pass_on(name: str) -> None:
-    log.warning("%s: the ranks end after this step; a second signal stops at once", name)
+    log.warning("%s: the ranks end after this step; another SIGINT or SIGTERM stops at once", name)
     if name != "SIGINT":
         for child in multiprocessing.active_children():
             if child.pid is not None:
