@@ -9,9 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from voxstill.core.records import Batch
-from voxstill.data.transfer import DevicePrefetcher, PackedStep, Step, pack, unpack
+from voxstill.data.transfer import DevicePrefetcher, PackedStep, Step, pack, tensors_in, unpack
 
 
 def a_batch(num: int, samples: int, tokens: int) -> Batch:
@@ -51,6 +52,36 @@ def steps(end: Exception | None = None) -> Iterator[PackedStep]:
 
 def as_it_is(step: Step) -> Step:
     return step
+
+
+def test_tensors_are_found_wherever_they_are() -> None:
+    batch, tensor = a_batch(2, 9, 3), torch.zeros(1)
+    own = [value for name in Batch.__dataclass_fields__ if torch.is_tensor(value := getattr(batch, name))]
+    assert len(own) == 7
+    tensors = list(tensors_in((Step([batch], ["one"], 1.0, 2.0), {"one": [tensor]}, None, ValueError("two"))))
+    assert all(one is two for one, two in zip(tensors, [*own, tensor], strict=True))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_what_a_gpu_prepares_aside_is_whole_when_it_is_taken_and_stays_until_it_is_used() -> None:
+    size = 1 << 22
+
+    def make(step: Step) -> Tensor:
+        value = step.batches[0].audio_BT.shape[1]
+        slow = torch.randn(2048, 2048, device="cuda")
+        for _ in range(9):
+            slow = torch.tanh(slow @ slow)
+        return torch.full((size,), value, device="cuda") + 0 * slow.sum()
+
+    results, busy = [], torch.randn(4096, 4096, device="cuda")
+    with DevicePrefetcher(steps(), make) as ahead:
+        for _, prepared in ahead:
+            for _ in range(9):  # the GPU is behind: the tensor is given up before it is read
+                busy = torch.tanh(busy @ busy)
+            results.append((prepared + 0 * busy.sum()).clone())
+            del prepared
+    for value, result in enumerate(results, start=1):
+        assert bool((result == value).all())
 
 
 def test_steps_are_taken_in_order_and_end() -> None:

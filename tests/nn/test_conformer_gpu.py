@@ -67,7 +67,7 @@ def test_a_fused_student_on_a_gpu_has_the_outputs_and_gradients_of_the_modules()
 
 
 CONSTANTS: dict[str, float] = {
-    **{"WIDTH": 512, "LANES": 512, "CHANNELS": 256, "TAPS": 9, "HEADS": 8, "ROWS": 4, "BLOCK": 1024},
+    **{"WIDTH": 512, "LANES": 512, "CHANNELS": 256, "TAPS": 9, "HEADS": 8, "HEAD": 64, "ROWS": 4, "BLOCK": 1024},
     **{"BLOCK_N": 16, "BLOCK_F": 16, "BLOCK_E": 64, "BLOCK_C": 64, "BLOCK_G": 64, "BLOCK_P": 64},
     **{"HAS_DELTA": True, "HAS_GRAD_SUM": True, "HAS_BIAS": True, "IS_BACKWARD": False},
     **{"eps": 1e-5, "scale": 0.125, "least": -3e38},
@@ -91,16 +91,16 @@ def test_all_kernels_can_be_built_for_a_gpu(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from voxstill.nn import conformer_triton, convolution_triton, subsampling_triton
+    from voxstill.nn import attention_triton, conformer_triton, convolution_triton, subsampling_triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernels: list[Any] = [
         kernel
-        for module in (conformer_triton, convolution_triton, subsampling_triton)
+        for module in (attention_triton, conformer_triton, convolution_triton, subsampling_triton)
         for name, kernel in vars(module).items()
         if name.endswith("_kernel")
     ]
-    assert len(kernels) == 18
+    assert len(kernels) == 23
     for kernel in kernels:
         constants = {param.name: CONSTANTS[param.name] for param in kernel.params if param.is_constexpr}
         types = {name: "constexpr" if name in constants else type_of(name, dtype) for name in kernel.arg_names}

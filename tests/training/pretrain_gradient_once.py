@@ -23,7 +23,7 @@ from voxstill.tasks.data_unlabelled import Unlabelled
 from voxstill.tasks.pretrain import ContrastiveTask, MaskedInput
 from voxstill.training import optim
 from voxstill.training.guard import MemoryGuard
-from voxstill.training.step import PreparedStep, all_sums, one_step
+from voxstill.training.step import PreparedStep, all_sums, one_step, sum_losses
 from voxstill.training.task import StepContext, make_generator
 from voxstill.training.waits import Stopwatch
 
@@ -60,7 +60,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         for i, batch in enumerate(batches)
     ]
     prepared = PreparedStep(batches, list(inputs))
-    loss, figures = one_step(
+    losses = one_step(
         fabric,
         wrapped,
         task,
@@ -71,6 +71,7 @@ def gradient(fabric: Any, cfg: Config, folder: Path) -> None:
         memory=MemoryGuard(cfg.plan.budget_ms),
         own=Stopwatch(),
     )
+    loss, figures = sum_losses(losses)
     sums = all_sums(fabric, {"loss": loss, **figures})
     if fabric.global_rank == 0:
         gradients = {name: weight.grad for name, weight in model.named_parameters()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +68,38 @@ def test_operations_are_counted_of_the_padded_batch_and_once() -> None:
     padded = operations(*cuda_graphs.padded(*batch))
     model.encoder.forward = cuda_graphs._GraphedEncoder(model.encoder)
     assert [operations(*batch) for _ in range(3)] == [padded] * 3
+
+
+def test_gradients_side_by_side_start_from_those_that_weights_have_and_are_clipped_as_one() -> None:
+    model: Any = students.build("tiny", 9, dropout=0.0, seed=0)
+    encoder = model.encoder
+    graphed: Any = cuda_graphs._GraphedEncoder(encoder)
+    encoder.forward = graphed
+    weights = list(encoder.parameters())
+    assert all(map(operator.is_, cuda_graphs.weights_to_clip(model), model.parameters()))
+    gradients = graphed.gradients = cuda_graphs._Gradients(encoder)
+    parts = [torch.randn(weight.shape[::-1]).T if weight.ndim == 2 else torch.randn(weight.shape) for weight in weights]
+    before = [torch.randn_like(weight) if i % 3 else None for i, weight in enumerate(weights)]
+    for start in ([None] * len(weights), before):  # no batch before, then one by the modules
+        for weight, gradient in zip(weights, start, strict=True):
+            weight.grad = gradient
+        gradients.begin()
+        for _ in range(2):
+            gradients.add(parts)
+            gradients.begin()  # of the next batch
+        for weight, part, gradient in zip(weights, parts, start, strict=True):
+            assert weight.grad is not None
+            assert torch.equal(weight.grad, (torch.zeros_like(weight) if gradient is None else gradient) + part + part)
+            assert weight.grad.stride() == weight.stride()
+    for weight in model.ctc_head.parameters():
+        weight.grad = torch.randn_like(weight)
+    few = cuda_graphs.weights_to_clip(model)
+    assert len(few) == 1 + len(list(model.ctc_head.parameters()))
+    norm = float(torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()]))
+    assert float(torch.nn.utils.clip_grad_norm_(few, 1.0)) == pytest.approx(norm, rel=1e-4)
+    assert float(torch.nn.utils.get_total_norm([w.grad for w in model.parameters()])) == pytest.approx(1.0, rel=1e-4)
+    weights[0].grad = None  # as of a frozen layer
+    assert len(cuda_graphs.weights_to_clip(model)) == len(list(model.parameters()))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

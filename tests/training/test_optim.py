@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -103,3 +105,36 @@ def test_the_average_of_what_never_changed_is_itself(decay: float, times: int, v
         average.add(model)
     average.apply(model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_quick_step_gives_the_bits_of_torch_also_where_a_gradient_is_missing() -> None:
+    torch.manual_seed(0)
+    quick = nn.Sequential(nn.Linear(7, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    plain = copy.deepcopy(quick)
+    ours = optim.make_optimizer(quick, Train(lr=1e-2, weight_decay=0.2))
+    assert type(ours) is optim.FusedAdamW
+    theirs = torch.optim.AdamW(
+        [
+            {
+                "params": [weight for weight in plain.parameters() if (weight.ndim > 1) == is_matrix],
+                "weight_decay": decay,
+            }
+            for is_matrix, decay in ((True, 0.2), (False, 0.0))
+        ],
+        lr=1e-2,
+        betas=optim.BETAS,
+        fused=True,
+    )
+    for step in range(6):
+        for one, two in zip(quick.parameters(), plain.parameters(), strict=True):
+            one.grad = torch.randn_like(one)
+            two.grad = one.grad.clone()
+        if step % 2:  # as of layers that are frozen
+            quick[2].zero_grad(set_to_none=True)
+            plain[2].zero_grad(set_to_none=True)
+        for optimizer in (ours, theirs):
+            optimizer.param_groups[0]["lr"] = 1e-2 / (step + 1)
+            optimizer.step()
+        assert all(map(torch.equal, quick.parameters(), plain.parameters()))
+    moments = zip(ours.state.values(), theirs.state.values(), strict=True)
+    assert all(torch.equal(one[name], two[name]) for one, two in moments for name in two)

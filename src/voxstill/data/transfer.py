@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -97,10 +97,13 @@ class DevicePrefetcher(Generic[Prepared]):
     """
 
     def __init__(self, steps: Iterator[PackedStep], make: Callable[[Step], Prepared]) -> None:
-        self._taken: queue.Queue[tuple[Step, Prepared] | Exception] = queue.Queue(1)
+        self._taken: queue.Queue[tuple[Step, Prepared, torch.cuda.Event | None] | Exception] = queue.Queue(1)
         self._make = make
         self._ends = threading.Event()
-        self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
+        self._stream: torch.cuda.Stream | None = None
+        if torch.cuda.is_available():  # what is read back while a step is prepared waits for that alone
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream())
         # a daemon: a process ends though its storage does not answer
         self._thread = threading.Thread(target=self._take, args=(steps,), daemon=True, name="batches")
         self._thread.start()
@@ -119,16 +122,27 @@ class DevicePrefetcher(Generic[Prepared]):
         item = self._taken.get()
         if isinstance(item, Exception):
             raise item
-        return item
+        step, prepared, event = item
+        if event is not None:
+            stream = torch.cuda.current_stream()
+            stream.wait_event(event)
+            for tensor in tensors_in(prepared):  # its memory is free once this stream is done with it, too
+                if tensor.is_cuda:
+                    tensor.record_stream(stream)
+        return step, prepared
 
     def _take(self, steps: Iterator[PackedStep]) -> None:
-        if self._gpu is not None:  # a new thread begins on the first one, and would take memory there
-            torch.cuda.set_device(self._gpu)
+        if self._stream is not None:  # a new thread begins on the first GPU, and would take memory there
+            torch.cuda.set_device(self._stream.device)
+        with torch.cuda.stream(self._stream):
+            self._put_all(steps)
+
+    def _put_all(self, steps: Iterator[PackedStep]) -> None:
         item: Any = None
         while not self._ends.is_set() and not isinstance(item, Exception):
             try:
-                step = unpack(next(steps), pinned=self._gpu is not None)
-                item = step, self._make(step)
+                step = unpack(next(steps), pinned=self._stream is not None)
+                item = step, self._make(step), self._stream.record_event() if self._stream is not None else None
             except Exception as error:  # StopIteration too, which no caller waits for
                 item = error
             while not self._ends.is_set():
@@ -142,3 +156,17 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     if device.type == "cpu":
         return batch
     return Batch(ids=batch.ids, **{name: getattr(batch, name).to(device, non_blocking=True) for name in _TENSORS})
+
+
+def tensors_in(item: Any) -> Iterator[Tensor]:
+    """The tensors in lists, tuples, dictionaries and dataclasses, in one another."""
+    if isinstance(item, Tensor):
+        yield item
+    elif is_dataclass(item):
+        for field in fields(item):
+            yield from tensors_in(getattr(item, field.name))
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from tensors_in(part)
+    elif isinstance(item, dict):
+        yield from tensors_in(list(item.values()))

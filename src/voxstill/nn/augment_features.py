@@ -77,7 +77,7 @@ def vtlp(mel_BFD: Tensor, factor_B: Tensor) -> Tensor:
 
 def coloured_noise(generator: Generator, num: int, num_frames: int, num_mels: int) -> Tensor:
     """Draw log-mels (B, F, D) of noise from white to brown, pre-emphasised and with a periodogram's variance."""
-    centre_D, num_bins_D = (tensor.to(generator.device) for tensor in bands(num_mels))
+    centre_D, num_bins_D = bands(num_mels, generator.device)
     slope_B = uniform(generator, (num,), 0.0, 2.0)  # power goes with frequency to the minus this: 0 white, 1 pink
     mean_BD = preemphasis_gain(centre_D).log() - slope_B[:, None] * (centre_D / 1000).log()
     # measured on white noise: the logarithm of a mean over n bins has a deviation of about 1.25 / sqrt(n)
@@ -86,13 +86,14 @@ def coloured_noise(generator: Generator, num: int, num_frames: int, num_mels: in
 
 
 @functools.cache
-def bands(num_mels: int = NUM_MELS) -> tuple[Tensor, Tensor]:
-    """Centre frequency in Hz of each mel band, and its number of independent FFT bins (at least 1)."""
+def bands(num_mels: int = NUM_MELS, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Centre frequency in Hz of each mel band, and its number of independent FFT bins (at least 1), on a device."""
     filters_DN = mel_filters(num_mels).double()
     hz_N = torch.arange(filters_DN.shape[1]) * (RATE_HZ / NUM_FFT)
     weight_D = filters_DN.sum(1)
     num_bins_D = weight_D.square() / filters_DN.square().sum(1) * (WINDOW / NUM_FFT)
-    return ((filters_DN @ hz_N.double()) / weight_D).float(), num_bins_D.clamp(min=1).float()
+    centre_D = (filters_DN @ hz_N.double()) / weight_D
+    return centre_D.float().to(device), num_bins_D.clamp(min=1).float().to(device)
 
 
 def preemphasis_gain(hz_D: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def add_noise(mel_BFD: Tensor, frames_B: Tensor, chosen_B: Tensor, cfg: Augment,
     if num > 1:
         babble_B = uniform(generator, (num,), 0, 1) < BABBLE_SHARE
         noise_BFD = torch.where(babble_B[:, None, None], babble(mel_BFD, frames_B), noise_BFD)
-    centre_D, num_bins_D = (tensor.to(mel_BFD.device) for tensor in bands(num_mels))
+    centre_D, num_bins_D = bands(num_mels, mel_BFD.device)
     weight_D = num_bins_D / preemphasis_gain(centre_D)  # back to the power of the audio itself
 
     def power(log_BFD: Tensor) -> Tensor:

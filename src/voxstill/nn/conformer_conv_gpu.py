@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from voxstill.nn.linear_gpu import Gradients, Kept, bias_gradient, parts_of, product, weight_gradient
+from voxstill.nn.linear_gpu import Gradients, Kept, bias_gradient, parts_of, product, sum_of_parts, weight_gradient
 from voxstill.nn.triton_launch import launch
 
 if TYPE_CHECKING:
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 _BLOCK = 1024
 _ROWS, _CHANNELS = 32, 64
-_TAP_ROWS = 16
-"""Few, as the sums of all taps stay in registers."""
+_PROGRAMS = 64
+"""They add up rows, beside eight for the channels: then one kernel adds up what they have."""
+_TAP_ROWS, _TAP_PROGRAMS = 8, 264
+"""Few rows, as the sums of all taps stay in registers."""
 
 
 def weights(module: ParakeetEncoderConvolutionModule) -> list[Tensor | None]:
@@ -37,7 +39,7 @@ def convolution(
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear, GLU, depthwise convolution, BatchNorm, SiLU, linear."""
+    """Linear, GLU, depthwise convolution, BatchNorm, SiLU, linear; who adds the output has the last bias's gradient."""
 
     @staticmethod
     def forward(
@@ -75,7 +77,7 @@ class _Convolution(torch.autograd.Function):
         )
         ctx.save_for_backward(
             x_NE, own_N, inner_N2E, gated_NE, mixed_NE, active_NE, *moments,
-            weight_2EE, bias_2E, depth_EK, depth_E, weight_EE, bias_E,
+            weight_2EE, bias_2E, depth_EK, depth_E, weight_EE,
         )  # fmt: skip
         ctx.num = num
         return product(active_NE, weight_EE, bias_E)
@@ -85,7 +87,7 @@ class _Convolution(torch.autograd.Function):
         from voxstill.nn import conformer_triton, convolution_triton
 
         x_NE, own_N, inner_N2E, gated_NE, mixed_NE, active_NE, *rest = ctx.saved_tensors
-        moments, (weight_2EE, bias_2E, depth_EK, depth_E, weight_EE, bias_E) = rest[:4], rest[4:]
+        moments, (weight_2EE, bias_2E, depth_EK, depth_E, weight_EE) = rest[:4], rest[4:]
         (rows, width), size, grad_NE = x_NE.shape, x_NE.numel(), grads[0].contiguous()
         blocks, constants = (-(-size // _BLOCK),), {"WIDTH": width, "BLOCK": _BLOCK}
         grad_active_NE = torch.mm(grad_NE, weight_EE)
@@ -126,7 +128,7 @@ class _Convolution(torch.autograd.Function):
             depth_KE[:-1].t()[:, None],
             None if depth_E is None else depth_KE[-1],
             weight_gradient(grad_NE, active_NE)[..., None],
-            bias_gradient(grad_NE, bias_E),
+            None,
         )
 
 
@@ -140,7 +142,7 @@ def _depthwise(
     frames = rows // num
     launch(
         kernels.depthwise_kernel,
-        (-(-frames // _ROWS), num, -(-width // _CHANNELS)),
+        (-(-frames // 16), num, -(-width // 128)),
         x_NE,
         weight_EK,
         bias_E,
@@ -150,8 +152,8 @@ def _depthwise(
         TAPS=taps,
         IS_BACKWARD=is_backward,
         HAS_BIAS=bias_E is not None,
-        BLOCK_F=_ROWS,
-        BLOCK_E=_CHANNELS,
+        BLOCK_F=16,
+        BLOCK_E=128,
     )
 
 
@@ -160,12 +162,12 @@ def _depthwise_gradients(x_NE: Tensor, grad_NE: Tensor, taps: int, num: int) -> 
     from voxstill.nn import convolution_triton as kernels
 
     rows, width = x_NE.shape
-    programs, tiles = parts_of(rows, _TAP_ROWS)
+    programs, tiles = parts_of(rows, _TAP_ROWS, _TAP_PROGRAMS)
     part_PKE = torch.empty(programs, taps + 1, width, device=x_NE.device)
-    constants = {"WIDTH": width, "TAPS": taps, "BLOCK_N": _TAP_ROWS, "BLOCK_E": _CHANNELS}
+    constants = {"WIDTH": width, "TAPS": taps, "BLOCK_N": _TAP_ROWS, "BLOCK_E": _CHANNELS, "num_warps": 2}
     blocks = (programs, -(-width // _CHANNELS))
     launch(kernels.depthwise_weight_kernel, blocks, x_NE, grad_NE, part_PKE, rows, rows // num, tiles, **constants)
-    return part_PKE.sum(0)
+    return sum_of_parts(part_PKE)
 
 
 def _batch_norm(x_NE: Tensor, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
@@ -173,7 +175,7 @@ def _batch_norm(x_NE: Tensor, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     from voxstill.nn import convolution_triton as kernels
 
     rows, width = x_NE.shape
-    (programs, tiles), columns = parts_of(rows, _ROWS), -(-width // _CHANNELS)
+    (programs, tiles), columns = parts_of(rows, _ROWS, _PROGRAMS), -(-width // _CHANNELS)
     part_P2E = torch.empty(programs, 2, width, device=x_NE.device)
     mean_E, rstd_E = torch.empty(2, width, device=x_NE.device)
     constants = {"WIDTH": width, "BLOCK_E": _CHANNELS}
@@ -189,9 +191,9 @@ def _norm_gradients(grad_NE: Tensor, x_NE: Tensor, moments: Sequence[Tensor]) ->
     from voxstill.nn import convolution_triton as kernels
 
     rows, width = x_NE.shape
-    programs, tiles = parts_of(rows, _ROWS)
+    programs, tiles = parts_of(rows, _ROWS, _PROGRAMS)
     part_P2E = torch.empty(programs, 2, width, device=x_NE.device)
     constants = {"WIDTH": width, "BLOCK_N": _ROWS, "BLOCK_E": _CHANNELS}
     blocks = (programs, -(-width // _CHANNELS))
     launch(kernels.norm_silu_sums_kernel, blocks, grad_NE, x_NE, *moments, part_P2E, rows, tiles, **constants)
-    return part_P2E.sum(0)
+    return sum_of_parts(part_P2E)

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from voxstill.core.monitor import log
-from voxstill.nn import conformer_conv_gpu, subsampling_gpu
+from voxstill.nn import attention_gpu, conformer_conv_gpu, subsampling_gpu
 from voxstill.nn.linear_gpu import (
     Gradients,
     Kept,
-    bias_gradient,
     cast,
     compute_dtype,
-    joined,
     parts_of,
     power_of_2,
     product,
+    silu_backward,
+    sum_of_parts,
     weight_gradient,
 )
 from voxstill.nn.triton_launch import launch
@@ -36,14 +36,12 @@ from voxstill.nn.triton_launch import launch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.models.parakeet.modeling_parakeet import (
-        ParakeetEncoderAttention,
         ParakeetEncoderBlock,
         ParakeetEncoderFeedForward,
         ParakeetEncoderSubsamplingConv2D,
     )
 
 _BLOCK = 1024
-_LANES = 64
 
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
@@ -132,15 +130,21 @@ def block(module: ParakeetEncoderBlock, hidden_BFE: Tensor, mask_B1FF: Tensor | 
     with torch.autocast(hidden_BFE.device.type, enabled=False):
         casted = _cast(module, dtype)
         x_NE = hidden_BFE.reshape(-1, width).float().contiguous()
-        y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype)  # type: ignore[no-untyped-call]
+        y_NE = _AddNorm.apply(x_NE, None, 1.0, *_norm(module.norm_feed_forward1), dtype, None)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward1, y_NE, casted["feed_forward1"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype)  # type: ignore[no-untyped-call]
-        y_NE = _attention(module.self_attn, y_NE, positions_BPE[0].to(dtype), own_N, num, casted["self_attn"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_conv), dtype)  # type: ignore[no-untyped-call]
+        bias_E = module.feed_forward1.linear2.bias
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_self_att), dtype, bias_E)  # type: ignore[no-untyped-call]
+        y_NE = attention_gpu.attention(
+            module.self_attn, y_NE, positions_BPE[0].to(dtype), own_N, num, casted["self_attn"]
+        )
+        bias_E = module.self_attn.o_proj.bias
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_conv), dtype, bias_E)  # type: ignore[no-untyped-call]
         y_NE = conformer_conv_gpu.convolution(module.conv, y_NE, own_N, num, casted["conv"])
-        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype)  # type: ignore[no-untyped-call]
+        bias_E = module.conv.pointwise_conv2.bias
+        x_NE, y_NE = _AddNorm.apply(x_NE, y_NE, 1.0, *_norm(module.norm_feed_forward2), dtype, bias_E)  # type: ignore[no-untyped-call]
         y_NE = _feed_forward(module.feed_forward2, y_NE, casted["feed_forward2"])
-        _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype)  # type: ignore[no-untyped-call]
+        bias_E = module.feed_forward2.linear2.bias
+        _, y_NE = _AddNorm.apply(x_NE, y_NE, 0.5, *_norm(module.norm_out), out_dtype, bias_E)  # type: ignore[no-untyped-call]
     out_BFE: Tensor = y_NE.view(num, frames, width)
     return out_BFE
 
@@ -149,7 +153,7 @@ def _cast(module: ParakeetEncoderBlock, dtype: torch.dtype) -> dict[str, list[An
     """The weights of the parts of a block, cast."""
     weights = {
         "feed_forward1": _feed_forward_weights(module.feed_forward1),
-        "self_attn": _attention_weights(module.self_attn),
+        "self_attn": attention_gpu.weights(module.self_attn),
         "conv": conformer_conv_gpu.weights(module.conv),
         "feed_forward2": _feed_forward_weights(module.feed_forward2),
     }
@@ -161,25 +165,15 @@ def _feed_forward_weights(module: ParakeetEncoderFeedForward) -> list[Tensor | N
     return [module.linear1.weight, module.linear1.bias, module.linear2.weight, module.linear2.bias]
 
 
-def _attention_weights(module: ParakeetEncoderAttention) -> list[Tensor | None]:
-    projections = (module.q_proj, module.k_proj, module.v_proj)
-    return [
-        module.bias_u,
-        module.bias_v,
-        module.relative_k_proj.weight,
-        *(layer.weight for layer in projections),
-        *(layer.bias for layer in projections),
-        module.o_proj.weight,
-        module.o_proj.bias,
-    ]
-
-
 def _norm(norm: nn.LayerNorm) -> tuple[Tensor, Tensor, float]:
     return norm.weight, norm.bias, norm.eps
 
 
 class _AddNorm(torch.autograd.Function):
-    """x (N, E) in fp32 and what is added to it, scaled, to their sum and its layer norm; without any, to the norm."""
+    """x (N, E) in fp32 and what is added to it, scaled, to their sum and its layer norm; without any, to the norm.
+
+    The last linear layer of what is added leaves the gradient of its bias to this: it is the sum of what is written.
+    """
 
     ROWS = 4
 
@@ -193,6 +187,7 @@ class _AddNorm(torch.autograd.Function):
         bias_E: Tensor,
         eps: float,
         dtype: torch.dtype,
+        delta_bias_E: Tensor | None,
     ) -> Any:
         from voxstill.nn import conformer_triton as kernels
 
@@ -206,7 +201,8 @@ class _AddNorm(torch.autograd.Function):
         blocks = (-(-rows // _AddNorm.ROWS),)
         launch(kernels.add_norm_kernel, blocks, *tensors, rows, scale, eps=eps, **constants)
         ctx.save_for_backward(sum_NE, mean_N, rstd_N, weight_E)
-        ctx.scale, ctx.constants = scale, constants
+        ctx.scale, ctx.constants = scale, {**constants, "ROWS": 1}
+        ctx.has_bias = delta_bias_E is not None
         ctx.delta_dtype = None if delta_NE is None else delta_NE.dtype
         ctx.set_materialize_grads(False)
         return (sum_NE, normed_NE) if has_delta else normed_NE
@@ -220,8 +216,8 @@ class _AddNorm(torch.autograd.Function):
         grad_sum_NE, grad_normed_NE = grads if len(grads) == 2 else (None, *grads)
         if grad_normed_NE is None:
             grad_normed_NE = torch.zeros_like(sum_NE)
-        programs, tiles = parts_of(rows, _AddNorm.ROWS)
-        part_P2E = sum_NE.new_empty(programs, 2, width)
+        programs, tiles = parts_of(rows, 1, 1024)
+        part_P3E = sum_NE.new_empty(programs, 3, width)
         grad_x_NE = torch.empty_like(sum_NE)
         grad_delta_NE = torch.empty_like(sum_NE, dtype=ctx.delta_dtype) if ctx.delta_dtype else None
         launch(
@@ -235,30 +231,17 @@ class _AddNorm(torch.autograd.Function):
             weight_E,
             grad_x_NE,
             grad_delta_NE,
-            part_P2E,
+            part_P3E,
             rows,
             tiles,
             ctx.scale,
             HAS_GRAD_SUM=grad_sum_NE is not None,
+            num_warps=2,
             **ctx.constants,
         )
-        return grad_x_NE, grad_delta_NE, None, *part_P2E.sum(0), None, None
-
-
-class _Linear(torch.autograd.Function):
-    """A linear layer whose weights are cast."""
-
-    @staticmethod
-    def forward(ctx: Kept, x_NC: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
-        weight_DC, bias_D = casted
-        ctx.save_for_backward(x_NC, weight_DC, bias_D)
-        return product(x_NC, weight_DC, bias_D)
-
-    @staticmethod
-    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
-        x_NC, weight_DC, bias_D = ctx.saved_tensors
-        grad_ND = grads[0].contiguous()
-        return torch.mm(grad_ND, weight_DC), None, weight_gradient(grad_ND, x_NC), bias_gradient(grad_ND, bias_D)
+        grad_weight_E, grad_bias_E, grad_delta_bias_E = sum_of_parts(part_P3E)
+        own = (grad_weight_E, grad_bias_E, None, None)
+        return grad_x_NE, grad_delta_NE, None, *own, grad_delta_bias_E if ctx.has_bias else None
 
 
 def _feed_forward(module: ParakeetEncoderFeedForward, x_NE: Tensor, casted: Sequence[Any]) -> Tensor:
@@ -267,123 +250,27 @@ def _feed_forward(module: ParakeetEncoderFeedForward, x_NE: Tensor, casted: Sequ
 
 
 class _FeedForward(torch.autograd.Function):
-    """Linear, SiLU, linear."""
+    """Linear, SiLU, linear; `_AddNorm` has the gradient of the last bias."""
 
     @staticmethod
     def forward(ctx: Kept, x_NE: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:
         weight_IE, bias_I, weight_EI, bias_E = casted
         inner_NI = product(x_NE, weight_IE, bias_I)
         active_NI = functional.silu(inner_NI)
-        ctx.save_for_backward(x_NE, inner_NI, active_NI, weight_IE, bias_I, weight_EI, bias_E)
+        ctx.save_for_backward(x_NE, inner_NI, active_NI, weight_IE, weight_EI)
+        ctx.has_bias = bias_I is not None
         return product(active_NI, weight_EI, bias_E)
 
     @staticmethod
     def backward(ctx: Kept, *grads: Tensor) -> Gradients:
-        x_NE, inner_NI, active_NI, weight_IE, bias_I, weight_EI, bias_E = ctx.saved_tensors
+        x_NE, inner_NI, active_NI, weight_IE, weight_EI = ctx.saved_tensors
         grad_NE = grads[0].contiguous()
-        grad_NI = torch.ops.aten.silu_backward(torch.mm(grad_NE, weight_EI), inner_NI)
+        grad_NI, grad_bias_I = silu_backward(torch.mm(grad_NE, weight_EI), inner_NI)
         return (
             torch.mm(grad_NI, weight_IE),
             None,
             weight_gradient(grad_NI, x_NE),
-            bias_gradient(grad_NI, bias_I),
+            grad_bias_I if ctx.has_bias else None,
             weight_gradient(grad_NE, active_NI),
-            bias_gradient(grad_NE, bias_E),
-        )
-
-
-def _attention(
-    module: ParakeetEncoderAttention,
-    x_NE: Tensor,
-    positions_PE: Tensor,
-    own_N: Tensor,
-    num: int,
-    casted: Sequence[Any],
-) -> Tensor:
-    """Self-attention with relative positions, (N, E) to (N, E) (Dai et al. 2019, "Transformer-XL", section 3.3)."""
-    positions_PE = functional.pad(positions_PE, (0, 0, 0, -len(positions_PE) % 8))  # products of odd sizes are slow
-    *of_scores, weight, bias = _attention_weights(module)
-    query, key, value, score = _Scores.apply(x_NE, positions_PE, own_N, num, module.scaling, casted[:-2], *of_scores)  # type: ignore[no-untyped-call]
-    out_BHFK = functional.scaled_dot_product_attention(query, key, value, attn_mask=score, scale=module.scaling)
-    out_NE: Tensor = _Linear.apply(out_BHFK.transpose(1, 2).reshape(len(x_NE), -1), casted[-2:], weight, bias)  # type: ignore[no-untyped-call]
-    return out_NE
-
-
-class _Scores(torch.autograd.Function):
-    """Queries with their content bias, keys, values (B, H, F, K), and scores of positions (B, H, F, F), masked."""
-
-    @staticmethod
-    def forward(
-        ctx: Kept,
-        x_NE: Tensor,
-        positions_PE: Tensor,
-        own_N: Tensor,
-        num: int,
-        scaling: float,
-        casted: Sequence[Any],
-        *_: Tensor | None,
-    ) -> tuple[Tensor, ...]:
-        from voxstill.nn import conformer_triton as kernels
-
-        rows, width = x_NE.shape
-        content_HK, position_HK, relative_EE, *weights = casted
-        heads, frames, num_positions = len(content_HK), rows // num, len(positions_PE)
-        weight: Tensor = joined(weights[0], 3)
-        bias: Any = None if weights[3] is None else joined(weights[3], 3)
-        all_N3E = product(x_NE, weight, bias)
-        query_NE = all_N3E[:, :width]
-        positional_NHK = (query_NE + position_HK.view(-1)).view(rows, heads, -1)
-        relative_PHK = torch.mm(positions_PE, relative_EE.t()).view(num_positions, heads, -1)
-        score_HNP = torch.bmm(positional_NHK.transpose(0, 1), relative_PHK.permute(1, 2, 0))
-        stride = -(-frames // 8) * 8  # as attention kernels want it
-        shifted_BHFS = x_NE.new_empty(num, heads, frames, stride)
-        shape = (rows, frames, num_positions, stride)
-        least = torch.finfo(x_NE.dtype).min
-        constants = {"scale": scaling, "least": least, "HEADS": heads, "BLOCK_F": 16, "BLOCK_G": _LANES}
-        blocks = (num * heads, -(-frames // 16))  # the first may be large
-        launch(kernels.shift_kernel, blocks, score_HNP, own_N, shifted_BHFS, *shape, **constants)
-        ctx.save_for_backward(x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias)
-        ctx.num, ctx.scale = num, scaling
-        query_NE = query_NE + content_HK.view(-1)
-        parts = (query_NE, all_N3E[:, width : 2 * width], all_N3E[:, 2 * width :])
-        split = (part.view(num, frames, heads, -1).transpose(1, 2) for part in parts)
-        return *split, shifted_BHFS[..., :frames]
-
-    @staticmethod
-    def backward(ctx: Kept, *grads: Tensor) -> Gradients:
-        from voxstill.nn import conformer_triton as kernels
-
-        x_NE, positions_PE, own_N, positional_NHK, relative_PHK, weight, bias = ctx.saved_tensors
-        (rows, width), (num_positions, heads, _) = x_NE.shape, relative_PHK.shape
-        frames, grad_shifted = rows // ctx.num, grads[3]
-        stride = grad_shifted.stride(2)
-        if grad_shifted.stride() != (heads * frames * stride, frames * stride, stride, 1):
-            grad_shifted, stride = grad_shifted.contiguous(), frames
-        grad_score_HNP = x_NE.new_empty(heads, rows, num_positions)
-        shape = (rows, frames, num_positions, stride)
-        constants = {"scale": ctx.scale, "HEADS": heads, "BLOCK_F": 16, "BLOCK_P": _LANES}
-        blocks = (ctx.num * heads, -(-frames // 16))
-        launch(kernels.shift_backward_kernel, blocks, grad_shifted, own_N, grad_score_HNP, *shape, **constants)
-        grad_positional_HNK = torch.bmm(grad_score_HNP, relative_PHK.transpose(0, 1))
-        grad_relative_HPK = torch.bmm(grad_score_HNP.transpose(1, 2), positional_NHK.transpose(0, 1))
-        grad_relative_PE = grad_relative_HPK.transpose(0, 1).reshape(num_positions, width)
-        grad_all_N3E = x_NE.new_empty(rows, 3 * width)
-        slots = grad_all_N3E.view(ctx.num, frames, 3, heads, -1)
-        query, key, value = (grad.transpose(1, 2) for grad in grads[:3])
-        positional = grad_positional_HNK.transpose(0, 1).view(query.shape)
-        torch.add(query, positional, out=slots[:, :, 0])
-        slots[:, :, 1].copy_(key)
-        slots[:, :, 2].copy_(value)
-        grad_content = query.reshape(rows, width).sum(0, dtype=torch.float32).view(heads, -1)
-        grad_position = grad_positional_HNK.sum(1, dtype=torch.float32)
-        grad_weight, grad_bias = weight_gradient(grad_all_N3E, x_NE), bias_gradient(grad_all_N3E, bias)
-        biases = (None,) * 3 if grad_bias is None else grad_bias.chunk(3)
-        return (
-            torch.mm(grad_all_N3E, weight),
-            *(None,) * 5,
-            grad_content,
-            grad_position,
-            weight_gradient(grad_relative_PE, positions_PE),
-            *grad_weight.chunk(3),
-            *biases,
+            None,
         )

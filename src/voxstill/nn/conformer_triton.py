@@ -1,4 +1,4 @@
-"""Kernels for the Conformer block on a GPU: residual and layer norm, GLU, and the shift of relative positions.
+"""Kernels for the Conformer block on a GPU: residual and layer norm, SiLU, GLU, and sums over rows.
 
 Each reads and writes memory once, where torch would take several passes. Statistics and sums are in fp32 whatever the
 precision. Sums over rows come as one part for each program; who launches adds them up, so equal inputs give equal bits.
@@ -60,7 +60,7 @@ def add_norm_backward_kernel(
     weight_E: tl.tensor,
     grad_x_NE: tl.tensor,
     grad_delta_NE: tl.tensor,
-    part_P2E: tl.tensor,
+    part_P3E: tl.tensor,
     rows: tl.tensor,
     tiles: tl.tensor,
     scale: tl.tensor,
@@ -70,13 +70,14 @@ def add_norm_backward_kernel(
     HAS_DELTA: tl.constexpr,
     HAS_GRAD_SUM: tl.constexpr,
 ) -> None:
-    """Write the gradients of x and delta, and this program's part of those of weight and bias."""
+    """Write the gradients of x and delta, and this program's part of those of weight, bias, and a bias within delta."""
     program = tl.program_id(0)
     column = tl.arange(0, LANES)
     inside_column = column < WIDTH
     weight = tl.load(weight_E + column, mask=inside_column, other=0.0).to(tl.float32)
     grad_weight = tl.zeros([LANES], tl.float32)
     grad_bias = tl.zeros([LANES], tl.float32)
+    grad_delta_bias = tl.zeros([LANES], tl.float32)
     for tile in range(tiles):
         row = ((program * tiles + tile) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         inside = (row < rows)[:, None] & inside_column[None, :]
@@ -96,9 +97,80 @@ def add_norm_backward_kernel(
         tl.store(grad_x_NE + at, grad_x, mask=inside)
         if HAS_DELTA:
             tl.store(grad_delta_NE + at, (scale * grad_x).to(grad_delta_NE.dtype.element_ty), mask=inside)
-    part = part_P2E + program * 2 * WIDTH + column
+            grad_delta_bias += tl.sum(tl.where(inside, scale * grad_x, 0.0), axis=0)
+    part = part_P3E + program * 3 * WIDTH + column
     tl.store(part, grad_weight, mask=inside_column)
     tl.store(part + WIDTH, grad_bias, mask=inside_column)
+    tl.store(part + 2 * WIDTH, grad_delta_bias, mask=inside_column)
+
+
+@triton.jit(do_not_specialize=["rows", "tiles", "stride"])  # type: ignore[untyped-decorator]
+def column_sum_kernel(
+    x_NC: tl.tensor,
+    part_PC: tl.tensor,
+    rows: tl.tensor,
+    tiles: tl.tensor,
+    stride: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+) -> None:
+    """Write the sum of this program's rows, which are `stride` apart."""
+    program = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    total = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
+    for tile in range(tiles):
+        row = ((program * tiles + tile) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+        inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+        total += tl.load(x_NC + row[:, None] * stride + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(part_PC + program * WIDTH + column, tl.sum(total, axis=0), mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["parts"])  # type: ignore[untyped-decorator]
+def sum_parts_kernel(
+    part_PC: tl.tensor,
+    sum_C: tl.tensor,
+    parts: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+) -> None:
+    """Write the sum over all parts."""
+    column = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    total = tl.zeros([BLOCK_P, BLOCK_C], tl.float32)
+    for start in range(0, parts, BLOCK_P):
+        part = start + tl.arange(0, BLOCK_P)
+        inside = (part < parts)[:, None] & (column < WIDTH)[None, :]
+        total += tl.load(part_PC + part[:, None] * WIDTH + column[None, :], mask=inside, other=0.0)
+    tl.store(sum_C + column, tl.sum(total, axis=0), mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["rows", "tiles"])  # type: ignore[untyped-decorator]
+def silu_backward_kernel(
+    grad_NC: tl.tensor,
+    x_NC: tl.tensor,
+    grad_x_NC: tl.tensor,
+    part_PC: tl.tensor,
+    rows: tl.tensor,
+    tiles: tl.tensor,
+    WIDTH: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+) -> None:
+    """Write the gradient of what SiLU was computed from, and the sum of this program's rows of it."""
+    program = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    total = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
+    for tile in range(tiles):
+        row = ((program * tiles + tile) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+        inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+        at = row[:, None] * WIDTH + column[None, :]
+        value = tl.load(x_NC + at, mask=inside, other=0.0).to(tl.float32)
+        share = tl.sigmoid(value)
+        grad = tl.load(grad_NC + at, mask=inside, other=0.0).to(tl.float32) * share * (1 + value * (1 - share))
+        tl.store(grad_x_NC + at, grad.to(grad_x_NC.dtype.element_ty), mask=inside)
+        total += grad
+    tl.store(part_PC + program * WIDTH + column, tl.sum(total, axis=0), mask=column < WIDTH)
 
 
 @triton.jit(do_not_specialize=["size"])  # type: ignore[untyped-decorator]
@@ -140,68 +212,3 @@ def glu_backward_kernel(
     element = grad_x_N2E.dtype.element_ty
     tl.store(grad_x_N2E + first, (grad * share).to(element), mask=at < size)
     tl.store(grad_x_N2E + first + WIDTH, (grad * value * share * (1 - share)).to(element), mask=at < size)
-
-
-@triton.jit(do_not_specialize=["rows", "frames", "positions", "stride"])  # type: ignore[untyped-decorator]
-def shift_kernel(
-    score_HNP: tl.tensor,
-    is_own_N: tl.tensor,
-    out_BHFS: tl.tensor,
-    rows: tl.tensor,
-    frames: tl.tensor,
-    positions: tl.tensor,
-    stride: tl.tensor,
-    scale: tl.constexpr,
-    least: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_F: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-) -> None:
-    """Write the score of each pair of frames from those of relative positions, `least` for keys of padding.
-
-    Position p of query f is of the key f + p - (F - 1) (Dai et al. 2019, "Transformer-XL", appendix B). Rows are
-    `stride` apart in what is written.
-    """
-    query = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
-    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row = (batch * frames + query).to(tl.int64)
-    source = (head.to(tl.int64) * rows + row) * positions + frames - 1 - query
-    target = (tl.program_id(0).to(tl.int64) * frames + query) * stride
-    for start in range(0, frames, BLOCK_G):
-        key = start + tl.arange(0, BLOCK_G)
-        inside = (query < frames)[:, None] & (key < frames)[None, :]
-        own = tl.load(is_own_N + batch * frames + key, mask=key < frames, other=0) != 0
-        value = tl.load(score_HNP + source[:, None] + key[None, :], mask=inside & own[None, :], other=0.0)
-        value = tl.where(own[None, :], value.to(tl.float32) * scale, least)
-        tl.store(out_BHFS + target[:, None] + key[None, :], value.to(out_BHFS.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["rows", "frames", "positions", "stride"])  # type: ignore[untyped-decorator]
-def shift_backward_kernel(
-    grad_BHFS: tl.tensor,
-    is_own_N: tl.tensor,
-    grad_score_HNP: tl.tensor,
-    rows: tl.tensor,
-    frames: tl.tensor,
-    positions: tl.tensor,
-    stride: tl.tensor,
-    scale: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_F: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-) -> None:
-    """Write the gradient of the scores of relative positions; those beyond both ends of the audio have none."""
-    query = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
-    batch, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    row = (batch * frames + query).to(tl.int64)
-    target = (head.to(tl.int64) * rows + row) * positions
-    source = (tl.program_id(0).to(tl.int64) * frames + query) * stride
-    for start in range(0, positions, BLOCK_P):
-        position = start + tl.arange(0, BLOCK_P)
-        key = query[:, None] + position[None, :] - frames + 1
-        inside = (query < frames)[:, None] & (key >= 0) & (key < frames)
-        own = inside & (tl.load(is_own_N + batch * frames + key, mask=inside, other=0) != 0)
-        grad = tl.load(grad_BHFS + source[:, None] + key, mask=own, other=0.0).to(tl.float32) * scale
-        stored = (query < frames)[:, None] & (position < positions)[None, :]
-        grad = grad.to(grad_score_HNP.dtype.element_ty)
-        tl.store(grad_score_HNP + target[:, None] + position[None, :], grad, mask=stored)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-NUM_PROGRAMS = 512
-"""About as many programs add up rows: a few for each multiprocessor."""
+from voxstill.nn.triton_launch import launch
+
+_ROWS, _COLUMNS = 32, 64
+_PARTS, _PART_COLUMNS = 64, 16
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -23,6 +25,7 @@ class Kept(FunctionCtx):
     shape: tuple[int, ...]
     constants: dict[str, int]
     delta_dtype: torch.dtype | None
+    has_bias: bool
 
 
 def compute_dtype(like: Tensor) -> torch.dtype:
@@ -30,7 +33,7 @@ def compute_dtype(like: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else like.dtype
 
 
-def parts_of(rows: int, block: int, programs: int = NUM_PROGRAMS) -> tuple[int, int]:
+def parts_of(rows: int, block: int, programs: int) -> tuple[int, int]:
     """Programs that add up `rows`, and how many blocks of rows each takes."""
     tiles = max(1, -(-rows // (block * programs)))
     return -(-rows // (block * tiles)), tiles
@@ -55,7 +58,43 @@ def weight_gradient(grad_ND: Tensor, x_NC: Tensor) -> Tensor:
 
 def bias_gradient(grad_ND: Tensor, bias_D: Tensor | None) -> Tensor | None:
     """Gradient (D,) of a bias, in fp32; None where there is none."""
-    return None if bias_D is None else grad_ND.sum(0, dtype=torch.float32)
+    return None if bias_D is None else column_sum(grad_ND)
+
+
+def column_sum(x_NC: Tensor) -> Tensor:
+    """The sum of all rows (C,), in fp32; they may be part of wider ones."""
+    from voxstill.nn import conformer_triton as kernels
+
+    rows, width = x_NC.shape
+    (programs, tiles), columns = parts_of(rows, _ROWS, 128), -(-width // _COLUMNS)
+    part_PC = torch.empty(programs, width, device=x_NC.device)
+    constants = {"WIDTH": width, "BLOCK_N": _ROWS, "BLOCK_C": _COLUMNS}
+    launch(kernels.column_sum_kernel, (programs, columns), x_NC, part_PC, rows, tiles, x_NC.stride(0), **constants)
+    return sum_of_parts(part_PC)
+
+
+def sum_of_parts(part_PX: Tensor) -> Tensor:
+    """The sum over the first axis of what programs have added up, in fp32."""
+    from voxstill.nn import conformer_triton as kernels
+
+    sum_X = part_PX.new_empty(part_PX.shape[1:])
+    width = sum_X.numel()
+    constants = {"WIDTH": width, "BLOCK_P": _PARTS, "BLOCK_C": _PART_COLUMNS}
+    launch(kernels.sum_parts_kernel, (-(-width // _PART_COLUMNS),), part_PX, sum_X, len(part_PX), **constants)
+    return sum_X
+
+
+def silu_backward(grad_NC: Tensor, x_NC: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient (N, C) of what SiLU was computed from, and the sum of its rows (C,), in fp32."""
+    from voxstill.nn import conformer_triton as kernels
+
+    rows, width = x_NC.shape
+    programs, tiles = parts_of(rows, _ROWS // 2, 64)
+    part_PC, grad_x_NC = torch.empty(programs, width, device=x_NC.device), torch.empty_like(x_NC)
+    constants = {"WIDTH": width, "BLOCK_N": _ROWS // 2, "BLOCK_C": 2 * _COLUMNS}
+    blocks = (programs, -(-width // (2 * _COLUMNS)))
+    launch(kernels.silu_backward_kernel, blocks, grad_NC, x_NC, grad_x_NC, part_PC, rows, tiles, **constants)
+    return grad_x_NC, sum_of_parts(part_PC)
 
 
 def cast(dtype: torch.dtype, tensors: Sequence[Tensor | None]) -> list[Any]:

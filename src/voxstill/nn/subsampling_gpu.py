@@ -19,6 +19,7 @@ from voxstill.nn.linear_gpu import (
     compute_dtype,
     parts_of,
     product,
+    sum_of_parts,
     weight_gradient,
 )
 from voxstill.nn.mel import Counts
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderSubsamplingConv2D
 
 _POINTS, _CHANNELS = 64, 64
-_TAP_POINTS, _TAP_CHANNELS = 16, 64
+_CELLS = 16
+_TAP_POINTS, _TAP_CHANNELS = 8, 64
 """Few, as the sums of all taps stay in registers."""
 
 
@@ -141,19 +143,20 @@ class _Separable(torch.autograd.Function):
         channels = len(bias_C)
         grad_NC, mixed_NC = grads[0].reshape(-1, channels), mixed_BFHC.view(-1, channels)
         grad_mixed_NC, grad_x_BFHC = torch.mm(grad_NC, weight_CC), torch.empty_like(x_BFHC)
-        shape, constants = _shape(x_BFHC, mixed_BFHC), _constants(channels)
-        in_size = x_BFHC.numel() // channels
+        shape = _shape(x_BFHC, mixed_BFHC)
         launch(
             kernels.depthwise_backward_kernel,
-            _grid(in_size, channels),
+            (-(-len(mixed_NC) // _CELLS), -(-channels // _CHANNELS)),
             grad_mixed_NC,
             x_BFHC,
             frames_B,
             depth_C33,
             grad_x_BFHC,
             *shape,
-            in_size,
-            **constants,
+            len(mixed_NC),
+            CHANNELS=channels,
+            BLOCK_N=_CELLS,
+            BLOCK_C=_CHANNELS,
         )
         programs, tiles = parts_of(len(mixed_NC), _TAP_POINTS, 2048)
         part_PKC = torch.empty(programs, 10, channels, device=grad_NC.device)
@@ -216,5 +219,5 @@ def _shape(x_BFHC: Tensor, out_BFHC: Tensor) -> tuple[int, ...]:
 
 def _of_taps(part_PKC: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of a weight (C, 1, 3, 3) and of a bias (C,)."""
-    sum_KC = part_PKC.sum(0)
+    sum_KC = sum_of_parts(part_PKC)
     return sum_KC[:9].t().reshape(-1, 1, 3, 3), sum_KC[9]

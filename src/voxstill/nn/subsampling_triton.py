@@ -129,7 +129,7 @@ def depthwise_kernel(
     )
 
 
-@triton.jit(do_not_specialize=["in_frames", "in_bands", "frames", "bands", "in_size"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["in_frames", "in_bands", "frames", "bands", "size"])  # type: ignore[untyped-decorator]
 def depthwise_backward_kernel(
     grad_NC: tl.tensor,
     x_MC: tl.tensor,
@@ -140,32 +140,48 @@ def depthwise_backward_kernel(
     in_bands: tl.tensor,
     frames: tl.tensor,
     bands: tl.tensor,
-    in_size: tl.tensor,
+    size: tl.tensor,
     CHANNELS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ) -> None:
-    """Write the gradient of what ReLU was applied to."""
+    """Write the gradient of what ReLU was applied to, for each output point that of its two frames and two bands.
+
+    By the stride, an even input frame is read by one output frame, and an odd one by two; so are the bands.
+    """
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     channel = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside_channel = channel < CHANNELS
-    row, y, x = _split(at, in_frames, in_bands)
-    inside = (at < in_size)[:, None] & inside_channel[None, :]
-    own = y < tl.load(frames_B + row, mask=at < in_size, other=0)
-    place = at.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-    total = tl.zeros([BLOCK_N, BLOCK_C], tl.float32)
-    for i in tl.static_range(3):
-        for j in tl.static_range(3):
-            frame, band = (y + 1 - i) // 2, (x + 1 - j) // 2
-            near = own & ((y + 1 - i) % 2 == 0) & ((x + 1 - j) % 2 == 0) & (y + 1 >= i) & (x + 1 >= j)
-            near = near & (frame < frames) & (band < bands)
-            source = ((row * frames + frame) * bands + band).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
-            grad = tl.load(grad_NC + source, mask=near[:, None] & inside_channel[None, :], other=0.0)
-            weight = tl.load(weight_C33 + channel * 9 + 3 * i + j, mask=inside_channel, other=0.0)
-            total += grad.to(tl.float32) * weight.to(tl.float32)[None, :]
-    is_active = tl.load(x_MC + place, mask=inside, other=0.0) > 0
-    total = tl.where(is_active, total, 0.0)
-    tl.store(grad_x_MC + place, total.to(grad_x_MC.dtype.element_ty), mask=inside)
+    inside_channel = (channel < CHANNELS)[None, :]
+    row, frame, band = _split(at, frames, bands)
+    own = tl.load(frames_B + row, mask=at < size, other=0)
+    source = grad_NC + at.to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    here, is_next_frame, is_next_band = at < size, frame + 1 < frames, band + 1 < bands
+    below, beside = here & is_next_frame, here & is_next_band
+    grad = tl.load(source, mask=here[:, None] & inside_channel, other=0.0).to(tl.float32)
+    grad_01 = tl.load(source + CHANNELS, mask=beside[:, None] & inside_channel, other=0.0).to(tl.float32)
+    source += bands * CHANNELS
+    grad_10 = tl.load(source, mask=below[:, None] & inside_channel, other=0.0).to(tl.float32)
+    across = (below & is_next_band)[:, None] & inside_channel
+    grad_11 = tl.load(source + CHANNELS, mask=across, other=0.0).to(tl.float32)
+    taps: tl.tuple = ()
+    for k in tl.static_range(9):
+        tap = tl.load(weight_C33 + channel * 9 + k, mask=channel < CHANNELS, other=0.0)
+        taps += (tap.to(tl.float32)[None, :],)
+    for i in tl.static_range(2):
+        for j in tl.static_range(2):
+            if i == 0 and j == 0:
+                total = grad * taps[4]
+            elif i == 0:
+                total = grad * taps[5] + grad_01 * taps[3]
+            elif j == 0:
+                total = grad * taps[7] + grad_10 * taps[1]
+            else:
+                total = grad * taps[8] + grad_01 * taps[6] + grad_10 * taps[2] + grad_11 * taps[0]
+            y, x = 2 * frame + i, 2 * band + j
+            inside = (here & (y < in_frames) & (x < in_bands))[:, None] & inside_channel
+            place = ((row * in_frames + y) * in_bands + x).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+            is_active = (tl.load(x_MC + place, mask=inside, other=0.0) > 0) & (y < own)[:, None]
+            tl.store(grad_x_MC + place, tl.where(is_active, total, 0.0).to(grad_x_MC.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["in_frames", "in_bands", "frames", "bands", "size", "tiles"])  # type: ignore

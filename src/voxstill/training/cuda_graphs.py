@@ -2,14 +2,14 @@
 
 A step of a FastConformer has two thousand kernels of some microseconds, and one core cannot start them as fast as the
 GPU computes them. A graph belongs to one shape, so batches are padded to few of them: a sixteenth of a power of two for
-frames, an eighth for utterances. A shape is captured when it comes for the second time. What it computes is what the
-padded batch gives without a graph.
+frames, an eighth for utterances. A shape is captured when it comes for the second time: the first time loads its
+kernels. What it computes is what the padded batch gives without a graph.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers.modeling_outputs import BaseModelOutput
 
 MAX_GRAPHS = 128
+_ALIGNED = 32  # numbers: kernels read 16 bytes at once, and memory is fetched by 128
 _FRAME_STEPS, _ROW_STEPS = 16, 8
 
 
@@ -53,6 +54,16 @@ def capture(model: PreTrainedModel, cfg: Train, num_ranks: int) -> None:
             )
     assert isinstance(encoder, ParakeetEncoder)
     encoder.forward = _GraphedEncoder(encoder)
+
+
+def weights_to_clip(model: nn.Module) -> list[Tensor]:
+    """The weights of a model for `clip_grad_norm_`: those whose gradients lie side by side, by graphs, are one."""
+    graphed = getattr(getattr(model, "encoder", None), "forward", None)
+    gradients = graphed.gradients if isinstance(graphed, _GraphedEncoder) else None
+    if gradients is None or not gradients.are_whole:
+        return list(model.parameters())
+    joined = set(map(id, gradients.weights.values()))
+    return [gradients.joined, *(weight for weight in model.parameters() if id(weight) not in joined)]
 
 
 def padded_size(size: int, steps: int) -> int:
@@ -82,20 +93,66 @@ class _Encoder(nn.Module):
         return hidden_BFE
 
 
+class _Gradients:
+    """The gradients of an encoder side by side, to which the graphs of all shapes add theirs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        sizes = [-(-weight.numel() // _ALIGNED) * _ALIGNED for weight in self.weights.values()]
+        self._all = torch.zeros(sum(sizes), device=next(iter(self.weights.values())).device)
+        parts = zip(self.weights.values(), torch.split(self._all, sizes), strict=True)
+        self._of_weights = [part.as_strided(weight.shape, weight.stride()) for weight, part in parts]
+        self.joined = self._all.detach()
+        """As a weight whose gradient has those of all others."""
+        self.joined.grad = self._all
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether they are the gradients of all weights now."""
+        return all(weight.grad is own for weight, own in self._pairs())
+
+    def begin(self) -> None:
+        """Be the gradients of all weights: zero where a weight has none, else a copy of what it has."""
+        missing = [pair for pair in self._pairs() if pair[0].grad is not pair[1]]
+        if len(missing) == len(self._of_weights) and all(weight.grad is None for weight, _ in missing):
+            self._all.zero_()
+        else:
+            for weight, own in missing:
+                own.zero_() if weight.grad is None else own.copy_(weight.grad)
+        for weight, own in missing:
+            weight.grad = own
+
+    def add(self, gradients: Sequence[Tensor]) -> None:
+        """Add those of another batch, in the order of the weights."""
+        torch._foreach_add_(list(map(_flat, self._of_weights)), list(map(_flat_as, gradients, self._of_weights)))
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.weights.values(), self._of_weights, strict=True)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """A tensor without gaps as one row, in the order of its memory: only tensors laid out alike share a kernel."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _flat_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """The same in the order of another one's memory."""
+    return _flat(tensor if tensor.stride() == like.stride() else torch.empty_like(like).copy_(tensor))
+
+
 class _Graph:
-    """The forward and backward pass of an encoder for one shape; gradients are written where those of all shapes are.
+    """The forward and backward pass of an encoder for one shape; its gradients are added to those of all shapes.
 
     The tensors between are memory of all graphs: from a forward pass to its backward pass no other may run.
     """
 
     def __init__(
-        self, model: _Encoder, gradients: dict[str, Tensor], batch: tuple[Tensor, Tensor], pool: _POOL_HANDLE
+        self, model: _Encoder, gradients: _Gradients, batch: tuple[Tensor, Tensor], pool: _POOL_HANDLE, *, warm_up: bool
     ) -> None:
         self._inputs = tuple(tensor.clone() for tensor in batch)
-        self.gradients = gradients
-        weights = dict(model.named_parameters())
+        self._gradients = gradients
         # leaves of their own, as those of the model may be part of a backward pass on another stream
-        leaves = {name: weights[name].detach().requires_grad_() for name in gradients}
+        leaves = {name: weight.detach().requires_grad_() for name, weight in gradients.weights.items()}
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         dtype, is_mixed = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
 
@@ -104,24 +161,24 @@ class _Graph:
                 hidden_BFE: Tensor = torch.func.functional_call(model, leaves, self._inputs)
             return hidden_BFE
 
-        def backward(hidden_BFE: Tensor, gradient_BFE: Tensor) -> None:
-            written = torch.autograd.grad(hidden_BFE, list(leaves.values()), gradient_BFE)
-            torch._foreach_copy_(list(gradients.values()), written)
+        def backward(hidden_BFE: Tensor, gradient_BFE: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(hidden_BFE, list(leaves.values()), gradient_BFE)
 
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries get ready, and kernels are compiled
-            for _ in range(2):
+        if warm_up:  # libraries get ready on a stream that is not the default one
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
                 hidden_BFE = forward()
-                backward(hidden_BFE, torch.zeros_like(hidden_BFE))
-        torch.cuda.current_stream().wait_stream(side)
+                unused = backward(hidden_BFE, torch.zeros_like(hidden_BFE))
+                gradients.add(list(map(torch.zeros_like, unused)))  # they may be those of a batch before
+            torch.cuda.current_stream().wait_stream(side)
         # a thread prepares the next batch on the GPU meanwhile, and must be let to
         captured = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
         with captured(self._forward):
             hidden_BFE = forward()
         self._gradient_BFE = torch.zeros_like(hidden_BFE)
         with captured(self._backward):
-            backward(hidden_BFE, self._gradient_BFE)
+            gradients.add(backward(hidden_BFE, self._gradient_BFE))
         self._hidden_BFE = hidden_BFE.detach()
 
     def forward(self, *batch: Tensor) -> Tensor:
@@ -131,11 +188,11 @@ class _Graph:
         self._forward.replay()
         return self._hidden_BFE.detach()
 
-    def backward(self, gradient_BFE: Tensor) -> list[Tensor]:
-        """Gradients of all weights; the next ones take their place."""
+    def backward(self, gradient_BFE: Tensor) -> None:
+        """Add the gradients of all weights to those that they have."""
+        self._gradients.begin()
         self._gradient_BFE.copy_(gradient_BFE)
         self._backward.replay()
-        return [gradient.detach() for gradient in self.gradients.values()]
 
 
 class _Kept(FunctionCtx):
@@ -143,14 +200,17 @@ class _Kept(FunctionCtx):
 
 
 class _Replay(torch.autograd.Function):
+    """A graph in a backward pass; it adds to the gradients of weights itself, as handing over hundreds takes long."""
+
     @staticmethod
-    def forward(ctx: _Kept, graph: _Graph, features_BFD: Tensor, mask_BF: Tensor, *_: Tensor) -> Tensor:
+    def forward(ctx: _Kept, graph: _Graph, features_BFD: Tensor, mask_BF: Tensor, _: Tensor) -> Tensor:
         ctx.graph = graph
         return graph.forward(features_BFD, mask_BF)
 
     @staticmethod
     def backward(ctx: _Kept, *grads: Tensor) -> Any:
-        return None, None, None, *ctx.graph.backward(grads[0])
+        ctx.graph.backward(grads[0])
+        return None, None, None, None
 
 
 class _GraphedEncoder:
@@ -160,7 +220,8 @@ class _GraphedEncoder:
         self._encoder, self._model = encoder, _Encoder(encoder, encoder.forward)
         self._graphs: dict[object, _Graph] = {}
         self._met: set[object] = set()
-        self._gradients: dict[str, Tensor] = {}
+        self.gradients: _Gradients | None = None
+        self._requires_grad = torch.zeros((), requires_grad=True)  # so that there is a backward pass
         self._pool: _POOL_HANDLE | None = None
 
     def __call__(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: object) -> Any:
@@ -185,29 +246,18 @@ class _GraphedEncoder:
                 self._met.add(key)
                 return cast("Tensor", self._model(features_BFD, mask_BF))
             self._graphs[key] = self._captured(features_BFD, mask_BF)
-        self._own_gradients()
-        weights = dict(self._model.named_parameters())
-        learnt = (weights[name] for name in self._gradients)
-        return cast("Tensor", _Replay.apply(self._graphs[key], features_BFD, mask_BF, *learnt))  # type: ignore[no-untyped-call]
+        replayed = _Replay.apply(self._graphs[key], features_BFD, mask_BF, self._requires_grad)  # type: ignore[no-untyped-call]
+        return cast("Tensor", replayed)
 
     def _captured(self, features_BFD: Tensor, mask_BF: Tensor) -> _Graph:
-        if not self._gradients:
-            weights = self._model.named_parameters()
-            self._gradients = {name: torch.empty_like(weight) for name, weight in weights if weight.requires_grad}
-        self._own_gradients()
+        if self.gradients is None:
+            self.gradients = _Gradients(self._model)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         buffers = [(buffer, buffer.clone()) for buffer in self._encoder.buffers()]
         with torch.random.fork_rng([features_BFD.device]):  # dropout draws while the graph is captured
-            graph = _Graph(self._model, self._gradients, (features_BFD, mask_BF), self._pool)
+            batch, is_first = (features_BFD, mask_BF), not self._graphs
+            graph = _Graph(self._model, self.gradients, batch, self._pool, warm_up=is_first)
         with torch.no_grad():  # and BatchNorm counts the batch
             for buffer, value in buffers:
                 buffer.copy_(value)
         return graph
-
-    def _own_gradients(self) -> None:
-        """Copy the gradients of a batch before, which lie where those of the next one are written."""
-        weights = [weight for weight in self._encoder.parameters() if weight.grad is not None]
-        if weights:
-            copies = torch._foreach_mul([weight.grad for weight in weights], 1.0)
-            for weight, copy in zip(weights, copies, strict=True):
-                weight.grad = copy

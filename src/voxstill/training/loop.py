@@ -30,8 +30,8 @@ from voxstill.training.live_options import LiveOptions
 from voxstill.training.meter import Meter
 from voxstill.training.profiler import StepProfiler
 from voxstill.training.state import State
-from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step
-from voxstill.training.task import StepContext, Task, minimised
+from voxstill.training.step import PreparedStep, all_sums, one_step, prepare_step, sum_losses
+from voxstill.training.task import Loss, StepContext, Task, minimised
 from voxstill.training.waits import Stopwatch, WaitMeter
 from voxstill.training.watchdog import Watchdog
 
@@ -289,9 +289,10 @@ class _Trainer:
             group["lr"] = optim.lr_at(progress, cfg.train)
         self._frozen.set_modes(progress)
         with self._memory.in_step(state.step):
-            loss, figures = self._gradients(step, context, state.step, self._waits.own)
+            losses = self._gradients(step, context, state.step, self._waits.own)
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
+        loss, figures = sum_losses(losses)  # after the clipping is started: a GPU has no pause
         sums = all_sums(
             self._fabric,
             {
@@ -322,9 +323,7 @@ class _Trainer:
         self._seconds += time.perf_counter() - start
         return norm, sums
 
-    def _gradients(
-        self, prepared: PreparedStep, context: StepContext, step: int, own: Stopwatch
-    ) -> tuple[float, dict[str, float]]:
+    def _gradients(self, prepared: PreparedStep, context: StepContext, step: int, own: Stopwatch) -> list[Loss]:
         fabric, model, seed, memory = self._fabric, self._wrapped, self._cfg.seed, self._memory
         return one_step(fabric, model, self._task, prepared, context, seed=seed, step=step, memory=memory, own=own)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,13 +54,53 @@ def make_optimizer(model: nn.Module, cfg: Train) -> torch.optim.Optimizer:
     return muon.Muon(matrices, adamw(others, cfg), cfg.lr, cfg.weight_decay)
 
 
+class FusedAdamW(torch.optim.AdamW):
+    """AdamW (Loshchilov and Hutter 2019) by torch's fused kernels, without sorting the weights in each step.
+
+    torch sorts them by device and type: 5 ms for 600 of them, in which a GPU waits. Its own step is used
+    for a first step, in fp16, and where weights are sharded.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update all weights that have a gradient."""
+        groups = [
+            (group, [weight for weight in group["params"] if weight.grad is not None]) for group in self.param_groups
+        ]
+        states = [[self.state[weight] for weight in weights] for _, weights in groups]
+        is_known = all(map(all, states)) and not any(isinstance(w, DTensor) for _, weights in groups for w in weights)
+        if closure is not None or not is_known or getattr(self, "found_inf", None) is not None:
+            return super().step(closure)
+        for (group, weights), moments in zip(groups, states, strict=True):
+            if not weights:
+                continue
+            steps = [moment["step"] for moment in moments]
+            torch._foreach_add_(steps, 1)
+            torch._fused_adamw_(
+                weights,
+                [weight.grad for weight in weights],
+                [moment["exp_avg"] for moment in moments],
+                [moment["exp_avg_sq"] for moment in moments],
+                [],
+                steps,
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+        return None
+
+
 def adamw(weights: Iterable[Tensor], cfg: Train) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019); norms and biases do not decay."""
+    """AdamW for weights; norms and biases do not decay."""
     weights = list(weights)
     matrices = [weight for weight in weights if weight.ndim > 1]
     vectors = [weight for weight in weights if weight.ndim <= 1]
     groups = [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=cfg.lr, betas=BETAS, fused=True)
+    return FusedAdamW(groups, lr=cfg.lr, betas=BETAS, fused=True)
 
 
 class Average:

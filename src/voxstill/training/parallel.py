@@ -192,7 +192,12 @@ class Scaling:
         """The norm of the gradients, which are scaled back and then down to `most`."""
         if self._scaler is not None:
             self._scaler.unscale_(optimizer.optimizer)
-        return float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), most)))
+        weights = cuda_graphs.weights_to_clip(model)
+        total = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
+        norm = float(whole(total))
+        if not norm + 1e-6 <= most:  # torch scales by one where they are small enough, which is a pass over all of them
+            torch.nn.utils.clip_grads_with_norm_(weights, most, total)
+        return norm
 
     def overflows(self, loss: float, norm: float) -> bool:
         """Whether the scale alone is at fault for a gradient that is not finite; the optimizer then makes no step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from torch import nn
 from voxstill.core.records import Batch, fingerprint
 from voxstill.data.transfer import to_device
 from voxstill.training.guard import MemoryGuard
-from voxstill.training.task import ModelInput, StepContext, Task, make_generator
+from voxstill.training.task import Loss, ModelInput, StepContext, Task, make_generator
 from voxstill.training.waits import Stopwatch
 
 if TYPE_CHECKING:
@@ -38,15 +39,16 @@ def one_step(
     step: int,
     memory: MemoryGuard,
     own: Stopwatch,
-) -> tuple[float, dict[str, float]]:
-    """Gradients of one step, of all ranks together, not yet clipped: (this rank's part of the loss, of the figures).
+) -> list[Loss]:
+    """Gradients of one step, of all ranks together, not yet clipped; returns the losses of this rank's batches.
 
-    `own` runs but for the backward pass and where the ranks exchange something before a forward pass.
+    Nothing here waits for a GPU. `own` runs but for the backward pass and where the ranks exchange something before a
+    forward pass.
     """
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
     torch.manual_seed(drawn % 2**63)
     np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
-    total, figures = 0.0, dict[str, float]()
+    losses = []
     for micro, batch in enumerate(prepared.batches):
         memory.before_batch(batch)
         if isinstance(prepared.inputs, Exception):
@@ -57,10 +59,17 @@ def one_step(
             loss = task.loss(model, prepared.inputs[micro], context)
             own.stop()
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
-        total += float(loss.value.detach())
+        losses.append(Loss(loss.value.detach(), loss.figures))
+    return losses
+
+
+def sum_losses(losses: Sequence[Loss]) -> tuple[float, dict[str, float]]:
+    """The sum of the losses of some batches, and of each of their figures; waits until a GPU has computed them."""
+    figures = dict[str, float]()
+    for loss in losses:
         for name, value in loss.figures.items():
             figures[name] = figures.get(name, 0.0) + float(value)
-    return total, figures
+    return sum(float(loss.value) for loss in losses), figures
 
 
 def all_sums(fabric: Fabric, numbers: dict[str, float]) -> dict[str, float]:
