@@ -158,7 +158,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return Batch(ids=batch.ids, **{name: getattr(batch, name).to(device, non_blocking=True) for name in _TENSORS})
 
 
-def tensors_in(item: Any) -> Iterator[Tensor]:
+def tensors_in(item: object) -> Iterator[Tensor]:
     """The tensors in lists, tuples, dictionaries and dataclasses, in one another."""
     if isinstance(item, Tensor):
         yield item

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -62,15 +61,17 @@ class FusedAdamW(torch.optim.AdamW):
     """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient."""
+        assert closure is None, "the gradients are there already"
         groups = [
             (group, [weight for weight in group["params"] if weight.grad is not None]) for group in self.param_groups
         ]
         states = [[self.state[weight] for weight in weights] for _, weights in groups]
         is_known = all(map(all, states)) and not any(isinstance(w, DTensor) for _, weights in groups for w in weights)
-        if closure is not None or not is_known or getattr(self, "found_inf", None) is not None:
-            return super().step(closure)
+        if not is_known or getattr(self, "found_inf", None) is not None:
+            super().step()
+            return
         for (group, weights), moments in zip(groups, states, strict=True):
             if not weights:
                 continue
@@ -91,7 +92,6 @@ class FusedAdamW(torch.optim.AdamW):
                 amsgrad=False,
                 maximize=False,
             )
-        return None
 
 
 def adamw(weights: Iterable[Tensor], cfg: Train) -> torch.optim.AdamW:
