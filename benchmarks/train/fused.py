@@ -23,7 +23,7 @@ import torch
 
 from voxstill.core.config import Train
 from voxstill.nn import losses, students
-from voxstill.training import cuda_graphs, environment
+from voxstill.training import cuda_graphs, environment, optim
 
 HERE = Path(__file__).parent
 WAYS = ("modules", "fused", "graphs")
@@ -53,7 +53,7 @@ def main() -> None:
 def steps(way: str, args: argparse.Namespace) -> dict[str, float]:
     """Medians over the steps of one way."""
     model = model_of(way, args.size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
+    optimizer = optim.make_optimizer(model, Train(lr=1e-4))
     if DEVICE.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     took, started = [], []
@@ -113,7 +113,7 @@ def step(model: Any, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
         logits_BFV, out_B = students.logits(model, features_BFD, frames_B)
     loss = losses.ctc(logits_BFV, out_B, tokens_BU, token_len_B, blank_id=NUM_UNITS).sum() / token_len_B.sum()
     loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+    torch.nn.utils.clip_grad_norm_(cuda_graphs.weights_to_clip(model), 5.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
