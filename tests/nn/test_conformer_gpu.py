@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from nn import fused_once
+from nn import fused_once, gpu_builds
 from voxstill.nn import conformer_gpu, students
 
 
@@ -87,10 +87,6 @@ def test_all_kernels_can_be_built_for_a_gpu(
     capability: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from voxstill.nn import attention_triton, conformer_triton, convolution_triton, subsampling_triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -102,10 +98,7 @@ def test_all_kernels_can_be_built_for_a_gpu(
     ]
     assert len(kernels) == 23
     for kernel in kernels:
-        constants = {param.name: CONSTANTS[param.name] for param in kernel.params if param.is_constexpr}
-        types = {name: "constexpr" if name in constants else type_of(name, dtype) for name in kernel.arg_names}
-        source: Any = ASTSource(kernel, types, constants)
-        assert triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"]
+        gpu_builds.build(kernel, lambda name: type_of(name, dtype), CONSTANTS, capability)
 
 
 def test_a_student_on_a_cpu_runs_its_modules() -> None:

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from nn import gpu_builds
 from voxstill.nn import losses
 
 RNNT = ((1, 0), (0, 1))
@@ -21,11 +21,11 @@ TDT = ((0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (1, 0), (2, 0), (3, 0), (4, 0))
 COMPARE = """
 import functools, json, sys
 import torch
-from voxstill.nn import losses, transducer_triton
+from voxstill.nn import losses
 
 device = torch.device(sys.argv[1])
-plain, kernels = lambda _: None, losses._triton_loss if device.type == "cuda" else lambda _: transducer_triton.loss
-assert kernels(device) is transducer_triton.loss
+plain, kernels = lambda _: False, losses._triton_runs if device.type == "cuda" else lambda _: True
+assert kernels(device)
 for frames, lengths, durations in json.loads(sys.argv[2]):
     torch.manual_seed(0)
     num, shape = len(frames), (max(frames) + 1, max(lengths) + 1)
@@ -34,7 +34,7 @@ for frames, lengths, durations in json.loads(sys.argv[2]):
     loss = functools.partial(losses.duration_transducer, durations=durations) if durations else losses.transducer
     results = []
     for kernel, place in ((plain, torch.device("cpu")), (kernels, device)):
-        losses._triton_loss = kernel
+        losses._triton_runs = kernel
         arguments = (tensor.to(place) for tensor in (encoded, predicted, tokens))
         lattice = losses.lattice(torch.mul, *arguments, 4, len(durations))
         nll = loss(lattice, torch.tensor(frames).to(place), torch.tensor(lengths).to(place))
@@ -87,31 +87,26 @@ def test_the_kernels_can_be_built_for_a_gpu_and_guard_what_goes_from_warp_to_war
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("triton")
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from voxstill.nn import transducer_triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     constants = transducer_triton.shape(moves, num_states)
-    warps = {"num_warps": constants.pop("num_warps")}
-    others = dict.fromkeys(constants, "constexpr") | dict.fromkeys(("frames_B", "token_len_B"), "*i64")
-    others |= dict.fromkeys(("num", "num_frames", "num_states"), "i32")
+    num_warps = constants.pop("num_warps")
+    types = dict.fromkeys(("frames_B", "token_len_B"), "*i64")
+    types |= dict.fromkeys(("num", "num_frames", "num_states"), "i32")
     for kernel in (transducer_triton._log_sum_kernel, transducer_triton._gradient_kernel):
-        signature = dict.fromkeys(kernel.arg_names, "*fp32") | others
-        source: Any = ASTSource(kernel, signature, constants)
-        built = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=warps)
-        assert built.asm["cubin"]
+        built = gpu_builds.build(
+            kernel, lambda name: types.get(name, "*fp32"), constants, capability, num_warps=num_warps
+        )
         # one before the lanes are written, one before they are read; a warp alone needs none
         assert built.asm["ptx"].count("bar.sync") == num_barriers
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here they run")
 def test_a_gpu_on_which_the_kernels_do_not_run_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    losses._triton_loss.cache_clear()
+    losses._triton_runs.cache_clear()
     with caplog.at_level("WARNING", "voxstill"):
-        assert [losses._triton_loss(torch.device("cuda")) for _ in range(3)] == [None] * 3
+        assert [losses._triton_runs(torch.device("cuda")) for _ in range(3)] == [False] * 3
     assert len(caplog.messages) == 1
-    assert losses._triton_loss(torch.device("cpu")) is None
+    assert not losses._triton_runs(torch.device("cpu"))
     assert len(caplog.messages) == 1

@@ -17,8 +17,6 @@ from voxstill.core.monitor import log
 
 Joint = Callable[[Tensor, Tensor], Tensor]
 """Encoder frames (B, F, 1, E) and predictor states (B, 1, U, P) to logits (B, F, U, V)."""
-OverPaths = Callable[[Tensor, Sequence[tuple[int, int]], Tensor, Tensor], Tensor]
-"""See `transducer_triton.loss`."""
 NEVER = -1e30  # as a log-probability; where infinities meet, a divergence is NaN
 
 
@@ -37,7 +35,20 @@ def ctc(
     infinity: the planner must have dropped it.
     """
     log_probs_BFV = functional.log_softmax(logits_BFV.float(), dim=-1)
-    loss_B = functional.ctc_loss(
+    loss_B = _ctc(log_probs_BFV, tokens_BU, frames_B, token_len_B, blank_id)
+    if not smoothing:
+        return loss_B
+    divergence_BF = -log_probs_BFV.mean(-1) - math.log(log_probs_BFV.shape[-1])
+    return (1 - smoothing) * loss_B + smoothing * sum_own_frames(divergence_BF, frames_B)
+
+
+def _ctc(log_probs_BFV: Tensor, tokens_BU: Tensor, frames_B: Tensor, token_len_B: Tensor, blank_id: int) -> Tensor:
+    if _triton_runs(log_probs_BFV.device):
+        from voxstill.nn import ctc_triton
+
+        if tokens_BU.shape[1] <= ctc_triton.MAX_TOKENS:
+            return ctc_triton.loss(log_probs_BFV, tokens_BU, frames_B, token_len_B, blank_id)
+    return functional.ctc_loss(
         log_probs_BFV.transpose(0, 1),
         tokens_BU.clamp(min=0),
         frames_B,
@@ -45,10 +56,6 @@ def ctc(
         blank=blank_id,
         reduction="none",
     )
-    if not smoothing:
-        return loss_B
-    divergence_BF = -log_probs_BFV.mean(-1) - math.log(log_probs_BFV.shape[-1])
-    return (1 - smoothing) * loss_B + smoothing * sum_own_frames(divergence_BF, frames_B)
 
 
 def cross_entropy(scores_BC: Tensor, class_B: Tensor) -> Tensor:
@@ -116,8 +123,10 @@ def lattice(
 
 def transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor) -> Tensor:
     """RNN-T (Graves 2012, "Sequence transduction with recurrent neural networks"), one value an utterance, in fp32."""
-    if triton_loss := _triton_loss(lattice.moves_2BFU.device):
-        return triton_loss(lattice.moves_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
+    if _triton_runs(lattice.moves_2BFU.device):
+        from voxstill.nn import transducer_triton
+
+        return transducer_triton.loss(lattice.moves_2BFU, ((1, 0), (0, 1)), frames_B, token_len_B)
     loss_B: Tensor = _RnntLoss.apply(*lattice.moves_2BFU, frames_B, token_len_B)  # type: ignore[no-untyped-call]
     return loss_B
 
@@ -135,8 +144,10 @@ def duration_transducer(lattice: Lattice, frames_B: Tensor, token_len_B: Tensor,
         if duration > 0:
             move_KBFU.append(blank_BFU + duration_BFU)
             moves.append((duration, 0))
-    if triton_loss := _triton_loss(blank_BFU.device):
-        return triton_loss(torch.stack(move_KBFU), moves, frames_B, token_len_B)
+    if _triton_runs(blank_BFU.device):
+        from voxstill.nn import transducer_triton
+
+        return transducer_triton.loss(torch.stack(move_KBFU), moves, frames_B, token_len_B)
     return _path_loss(move_KBFU, moves, frames_B, token_len_B)
 
 
@@ -170,22 +181,23 @@ def _path_loss(
 
 
 @functools.cache
-def _triton_loss(device: torch.device) -> OverPaths | None:
-    """`transducer_triton.loss` where Triton runs, else None; logs once a warning for a GPU on which it does not."""
+def _triton_runs(device: torch.device) -> bool:
+    """Whether Triton runs on a device; logs once a warning for a GPU on which it does not."""
     if device.type != "cuda":
-        return None
+        return False
     try:
-        from voxstill.nn import transducer_triton
+        from voxstill.nn import ctc_triton
 
-        move_2111 = torch.zeros(2, 1, 1, 1, device=device)
         length_B = torch.ones(1, dtype=torch.long, device=device)
-        transducer_triton.loss(move_2111, ((1, 0), (0, 1)), length_B, length_B - 1)
+        ctc_triton.loss(torch.zeros(1, 1, 2, device=device), length_B[:, None], length_B, length_B, 0)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
         log.warning(
-            "the transducer loss is computed in many small steps on %s, as Triton does not run: %s", device, error
+            "the loss of CTC or a transducer is computed in many small steps on %s, as Triton does not run: %s",
+            device,
+            error,
         )
-        return None
-    return transducer_triton.loss
+        return False
+    return True
 
 
 def _logsumexp(scores: Tensor) -> Tensor:

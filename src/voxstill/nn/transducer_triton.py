@@ -19,6 +19,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from voxstill.nn import triton_lanes
+from voxstill.nn.triton_lanes import neighbour
+
 
 def loss(move_KBFU: Tensor, moves: Sequence[tuple[int, int]], frames_B: Tensor, token_len_B: Tensor) -> Tensor:
     """Negative log-likelihood over all paths (B,), in fp32; infinity, with a gradient of 0, where there is no path.
@@ -66,16 +69,9 @@ def _launch(kernel: triton.JITFunction, moves: tuple[tuple[int, int], ...], move
 
 def shape(moves: Sequence[tuple[int, int]], num_states: int) -> dict[str, int | tuple[int, ...]]:
     """Compile-time constants of the kernels for some moves and lanes, and their number of warps."""
-    lanes = max(triton.next_power_of_2(num_states), 32)
     frames, tokens = zip(*moves, strict=True)
     depth = max(map(sum, moves))
-    return {
-        "FRAMES": frames,
-        "TOKENS": tokens,
-        "DEPTH": depth,
-        "LANES": lanes,
-        "num_warps": min(max(lanes // 64, 1), 8),
-    }
+    return {"FRAMES": frames, "TOKENS": tokens, "DEPTH": depth, **triton_lanes.shape(num_states)}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -89,13 +85,6 @@ def _start_diagonals(nearest: tl.tensor, beyond: tl.tensor, DEPTH: tl.constexpr)
 @triton.jit  # type: ignore[untyped-decorator]
 def _shift(diagonal: tl.tensor, diagonals: tl.tuple) -> tl.tuple:
     return (diagonal,) + diagonals[:-1]  # noqa: RUF005  Triton knows no star
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _neighbour(diagonal: tl.tensor, index: tl.tensor, nothing: tl.constexpr, LANES: tl.constexpr) -> tl.tensor:
-    """What the lanes of that index hold; `nothing` past the ends."""
-    neighbour = tl.gather(diagonal, tl.minimum(tl.maximum(index, 0), LANES - 1), 0)
-    return tl.where((index >= 0) & (index < LANES), neighbour, nothing)
 
 
 @triton.jit(do_not_specialize=["num", "num_frames", "num_states"])  # type: ignore[untyped-decorator]
@@ -141,7 +130,7 @@ def _log_sum_kernel(
         after = high + tl.log(total)
         tl.store(after_BFU + cell, after, mask=inside)
         same_lane = _shift(after, same_lane)
-        next_lane = _shift(_neighbour(after, u + 1, float("-inf"), LANES), next_lane)
+        next_lane = _shift(neighbour(after, u + 1, float("-inf"), LANES), next_lane)
 
 
 @triton.jit(do_not_specialize=["num", "num_frames", "num_states"])  # type: ignore[untyped-decorator]
@@ -195,4 +184,4 @@ def _gradient_kernel(
             tl.store(gradient_KBFU + k * plane + origin, share, mask=possible)
             arrives += share
         same_lane = _shift(arrives, same_lane)
-        previous_lane = _shift(_neighbour(arrives, u - 1, 0.0, LANES), previous_lane)
+        previous_lane = _shift(neighbour(arrives, u - 1, 0.0, LANES), previous_lane)
