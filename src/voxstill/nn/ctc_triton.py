@@ -252,7 +252,7 @@ def gradient_kernel(
     blank_id: tl.tensor,
     LANES: tl.constexpr,
 ) -> None:
-    """Write the gradient of one frame, where it is not 0; a token's sum is written by the lane where it comes first."""
+    """Write the gradient of one frame, where it is not 0; lanes of the same token write the same bits."""
     cell = tl.program_id(0).to(tl.int64)
     row = cell // num_frames
     frames = tl.load(frames_B + row).to(tl.int32)
@@ -264,13 +264,11 @@ def gradient_kernel(
         of_token = of_blank + num_tokens + 1
         u = tl.arange(0, LANES)
         token = tl.maximum(tl.load(text + u, mask=u < tokens, other=0), 0)
-        is_first = u < tokens
         total = tl.zeros([LANES], tl.float32)
         for other in range(tokens):
-            is_different = token != tl.maximum(tl.load(text + other), 0)
-            total += tl.where(is_different, 0.0, tl.load(of_token + other))
-            is_first = is_first & (is_different | (u <= other))
+            is_same = token == tl.maximum(tl.load(text + other), 0)
+            total += tl.where(is_same, tl.load(of_token + other), 0.0)
         gradients = gradient_BFV + cell * num_labels
-        tl.store(gradients + token, -upstream * total, mask=is_first)
+        tl.store(gradients + token, -upstream * total, mask=u < tokens)
         blank = tl.sum(tl.load(of_blank + u, mask=u <= tokens, other=0.0), axis=0)
         tl.store(gradients + blank_id, -upstream * blank)
