@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import itertools
 import json
 import os
@@ -54,16 +53,17 @@ def make(folder: Path, args: argparse.Namespace) -> float:
         clips.append((sample, data))
     store, index, hours, rows = Store(str(folder)), 0, 0.0, list[dict[str, Any]]()
     parts = [clips[first : first + PER_SHARD] for first in range(0, len(clips), PER_SHARD)]
+    sidecars: list[list[Sample]] = []
     (folder / "shards/r").mkdir(parents=True)
     while len(rows) < args.utterances:
         part, path = parts[index % len(parts)], folder / "shards/r" / shard_format.tar_name(index)
         if index < len(parts):
             with path.open("wb") as file:
-                shard_format.write(file, part)
+                sidecars.append(shard_format.write(file, part))
         else:
             os.link(folder / "shards/r" / shard_format.tar_name(index % len(parts)), path)
-        written = shard_format.write(io.BytesIO(), part)
-        store.create(f"shards/r/{shard_format.sidecar_name(index)}", tables.to_parquet(written, Sample))
+        sidecar = tables.to_parquet(sidecars[index % len(parts)], Sample)
+        store.create(f"shards/r/{shard_format.sidecar_name(index)}", sidecar)
         hours += pcm.samples_to_s(sum(sample.num_samples for sample, _ in part)) / 3600
         rows += [
             {"audio": f"audio/{sample.id}.flac", "num_samples": sample.num_samples, "text": sample.text}

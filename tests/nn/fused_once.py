@@ -35,6 +35,8 @@ def _distances(device: torch.device, biased: bool) -> dict[str, float]:
         config.num_mel_bins, config.num_hidden_layers = 16, 2
     num_mels = config.num_mel_bins
     config.attention_bias = config.convolution_bias = biased
+    if not biased:  # heads of 36, as in `medium`, and a width that is no power of 2
+        config.hidden_size, config.num_attention_heads, config.num_key_value_heads = 72, 2, 2
     fused: Any = students.from_encoder("ctc", config, 30, 0)
     weights = {name: weight for name, weight in built.state_dict().items() if name in fused.state_dict()}
     weights |= {name: weight for name, weight in fused.state_dict().items() if weight.shape != weights[name].shape}

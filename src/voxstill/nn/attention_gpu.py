@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from voxstill.nn.linear_gpu import Gradients, Kept, joined, parts_of, product, sum_of_parts, weight_gradient
+from voxstill.nn.linear_gpu import Gradients, Kept, joined, parts_of, product, sum_of_parts, weight_gradient, whole_rows
 from voxstill.nn.triton_launch import launch
 
 if TYPE_CHECKING:
     from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderAttention
 
-_BLOCK = 1024
 _LANES = 64
 _ROWS, _PROGRAMS = 16, 128
 
@@ -94,8 +93,9 @@ class _Scores(torch.autograd.Function):
         bias: Any = None if weights[3] is None else joined(weights[3], 3)
         all_N3E = product(x_NE, weight, bias)
         query_NE, positional_NE = torch.empty_like(x_NE), torch.empty_like(x_NE)
-        parts = (all_N3E, content_HK, position_HK, query_NE, positional_NE, query_NE.numel())
-        launch(kernels.queries_kernel, (-(-query_NE.numel() // _BLOCK),), *parts, WIDTH=width, BLOCK=_BLOCK)
+        of_queries = (all_N3E, content_HK, position_HK, query_NE, positional_NE, rows)
+        programs, of_rows = whole_rows(rows, width)
+        launch(kernels.queries_kernel, programs, *of_queries, **of_rows)
         positional_NHK = positional_NE.view(rows, heads, -1)
         relative_PHK = torch.mm(positions_PE, relative_EE.t()).view(num_positions, heads, -1)
         score_HNP = torch.bmm(positional_NHK.transpose(0, 1), relative_PHK.permute(1, 2, 0))

@@ -10,26 +10,29 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["size"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def queries_kernel(
     all_N3E: tl.tensor,
     content_E: tl.tensor,
     position_E: tl.tensor,
     query_NE: tl.tensor,
     positional_NE: tl.tensor,
-    size: tl.tensor,
+    rows: tl.tensor,
     WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> None:
     """Write queries with the bias of content, and with that of positions; keys and values follow them in their rows."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, column = at < size, at % WIDTH
-    query = tl.load(all_N3E + at // WIDTH * 3 * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, LANES)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    query = tl.load(all_N3E + row[:, None] * 3 * WIDTH + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    content = tl.load(content_E + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    position = tl.load(position_E + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    at = row[:, None] * WIDTH + column[None, :]
     element = query_NE.dtype.element_ty
-    content = query + tl.load(content_E + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(query_NE + at, content.to(element), mask=inside)
-    positional = query + tl.load(position_E + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(positional_NE + at, positional.to(element), mask=inside)
+    tl.store(query_NE + at, (query + content[None, :]).to(element), mask=inside)
+    tl.store(positional_NE + at, (query + position[None, :]).to(element), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "tiles"])  # type: ignore[untyped-decorator]

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from voxstill.nn.linear_gpu import Gradients, Kept, bias_gradient, parts_of, product, sum_of_parts, weight_gradient
+from voxstill.nn.linear_gpu import (
+    Gradients,
+    Kept,
+    bias_gradient,
+    parts_of,
+    product,
+    sum_of_parts,
+    weight_gradient,
+    whole_rows,
+)
 from voxstill.nn.triton_launch import launch
 
 if TYPE_CHECKING:
     from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderConvolutionModule
 
-_BLOCK = 1024
 _ROWS, _CHANNELS = 32, 64
 _PROGRAMS = 64
 """They add up rows, beside eight for the channels: then one kernel adds up what they have."""
@@ -55,26 +63,16 @@ class _Convolution(torch.autograd.Function):
     ) -> Tensor:
         from voxstill.nn import conformer_triton, convolution_triton
 
-        width = x_NE.shape[1]
         weight_2EE, bias_2E, depth_EK, depth_E, weight_EE, bias_E = casted
         weight_2EE, depth_EK, weight_EE = weight_2EE[..., 0], depth_EK[:, 0], weight_EE[..., 0]
         inner_N2E = product(x_NE, weight_2EE, bias_2E)
         gated_NE, mixed_NE, active_NE = torch.empty_like(x_NE), torch.empty_like(x_NE), torch.empty_like(x_NE)
-        blocks = (-(-x_NE.numel() // _BLOCK),)
-        launch(conformer_triton.glu_kernel, blocks, inner_N2E, own_N, gated_NE, x_NE.numel(), WIDTH=width, BLOCK=_BLOCK)
+        blocks, constants = whole_rows(*x_NE.shape)
+        launch(conformer_triton.glu_kernel, blocks, inner_N2E, own_N, gated_NE, len(x_NE), **constants)
         _depthwise(gated_NE, depth_EK, depth_E, mixed_NE, num, is_backward=False)
         mean_E, rstd_E = _batch_norm(mixed_NE, norm)
         moments = (mean_E, rstd_E, norm_E, offset_E)
-        launch(
-            convolution_triton.norm_silu_kernel,
-            blocks,
-            mixed_NE,
-            *moments,
-            active_NE,
-            x_NE.numel(),
-            WIDTH=width,
-            BLOCK=_BLOCK,
-        )
+        launch(convolution_triton.norm_silu_kernel, blocks, mixed_NE, *moments, active_NE, len(x_NE), **constants)
         ctx.save_for_backward(
             x_NE, own_N, inner_N2E, gated_NE, mixed_NE, active_NE, *moments,
             weight_2EE, bias_2E, depth_EK, depth_E, weight_EE,
@@ -88,8 +86,8 @@ class _Convolution(torch.autograd.Function):
 
         x_NE, own_N, inner_N2E, gated_NE, mixed_NE, active_NE, *rest = ctx.saved_tensors
         moments, (weight_2EE, bias_2E, depth_EK, depth_E, weight_EE) = rest[:4], rest[4:]
-        (rows, width), size, grad_NE = x_NE.shape, x_NE.numel(), grads[0].contiguous()
-        blocks, constants = (-(-size // _BLOCK),), {"WIDTH": width, "BLOCK": _BLOCK}
+        rows, grad_NE = len(x_NE), grads[0].contiguous()
+        blocks, constants = whole_rows(*x_NE.shape)
         grad_active_NE = torch.mm(grad_NE, weight_EE)
         norm_2E = _norm_gradients(grad_active_NE, mixed_NE, moments)
         grad_mixed_NE, grad_gated_NE = torch.empty_like(x_NE), torch.empty_like(x_NE)
@@ -101,7 +99,6 @@ class _Convolution(torch.autograd.Function):
             *moments,
             norm_2E,
             grad_mixed_NE,
-            size,
             rows,
             **constants,
         )
@@ -115,7 +112,7 @@ class _Convolution(torch.autograd.Function):
             inner_N2E,
             own_N,
             grad_inner_N2E,
-            size,
+            rows,
             **constants,
         )
         return (

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
         ParakeetEncoderSubsamplingConv2D,
     )
 
-_BLOCK = 1024
-
 
 def fuse(model: PreTrainedModel) -> PreTrainedModel:
     """Let the blocks of a FastConformer, and the convolutions before them, run fused in training on a GPU."""
@@ -63,7 +61,7 @@ def triton_runs(device: torch.device) -> bool:
         from voxstill.nn import conformer_triton as kernels
 
         x_18, own_1 = torch.zeros(1, 8, device=device), torch.ones(1, dtype=torch.uint8, device=device)
-        launch(kernels.glu_kernel, (1,), x_18, own_1, torch.empty(1, 4, device=device), 4, WIDTH=4, BLOCK=_BLOCK)
+        launch(kernels.glu_kernel, (1,), x_18, own_1, torch.empty(1, 4, device=device), 1, WIDTH=4, LANES=4, ROWS=1)
     except Exception as error:  # no Triton, or none that works: it needs a C compiler, and a GPU that it knows
         log.warning(
             "a FastConformer trains by its modules on %s, which is slower: Triton does not run: %s", device, error
@@ -104,7 +102,7 @@ def _subsampling_forward(
 
 
 def is_known(module: ParakeetEncoderBlock) -> bool:
-    """Whether a block is what the kernels compute: without dropout, with BatchNorm in training, of widths that fit."""
+    """Whether a block is what the kernels compute: without dropout, with BatchNorm in training."""
     norm, attention = module.conv.norm, module.self_attn
     return (
         type(norm) is nn.BatchNorm1d
@@ -114,7 +112,6 @@ def is_known(module: ParakeetEncoderBlock) -> bool:
         and not attention.attention_dropout
         and attention.num_key_value_groups == 1
         and attention.config.hidden_act == "silu"
-        and attention.head_dim % 8 == 0
     )
 
 

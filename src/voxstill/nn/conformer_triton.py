@@ -173,42 +173,48 @@ def silu_backward_kernel(
     tl.store(part_PC + program * WIDTH + column, tl.sum(total, axis=0), mask=column < WIDTH)
 
 
-@triton.jit(do_not_specialize=["size"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def glu_kernel(
     x_N2E: tl.tensor,
     is_own_N: tl.tensor,
     out_NE: tl.tensor,
-    size: tl.tensor,
+    rows: tl.tensor,
     WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> None:
     """Write the gated linear unit of own frames, and zeros for padding."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row, column = at // WIDTH, at % WIDTH
-    own = (at < size) & (tl.load(is_own_N + row, mask=at < size, other=0) != 0)
-    value = tl.load(x_N2E + row * 2 * WIDTH + column, mask=own, other=0.0).to(tl.float32)
-    gate = tl.load(x_N2E + row * 2 * WIDTH + WIDTH + column, mask=own, other=0.0).to(tl.float32)
-    tl.store(out_NE + at, (value * tl.sigmoid(gate)).to(out_NE.dtype.element_ty), mask=at < size)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, LANES)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    own = inside & (tl.load(is_own_N + row, mask=row < rows, other=0) != 0)[:, None]
+    first = x_N2E + row[:, None] * 2 * WIDTH + column[None, :]
+    value = tl.load(first, mask=own, other=0.0).to(tl.float32)
+    gate = tl.load(first + WIDTH, mask=own, other=0.0).to(tl.float32)
+    out = out_NE + row[:, None] * WIDTH + column[None, :]
+    tl.store(out, (value * tl.sigmoid(gate)).to(out_NE.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["size"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def glu_backward_kernel(
     grad_NE: tl.tensor,
     x_N2E: tl.tensor,
     is_own_N: tl.tensor,
     grad_x_N2E: tl.tensor,
-    size: tl.tensor,
+    rows: tl.tensor,
     WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> None:
     """Write the gradient of both halves of what the gated linear unit was computed from."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row, column = at // WIDTH, at % WIDTH
-    own = (at < size) & (tl.load(is_own_N + row, mask=at < size, other=0) != 0)
-    first = row * 2 * WIDTH + column
-    value = tl.load(x_N2E + first, mask=own, other=0.0).to(tl.float32)
-    share = tl.sigmoid(tl.load(x_N2E + first + WIDTH, mask=own, other=0.0).to(tl.float32))
-    grad = tl.load(grad_NE + at, mask=own, other=0.0).to(tl.float32)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, LANES)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    own = inside & (tl.load(is_own_N + row, mask=row < rows, other=0) != 0)[:, None]
+    at = row[:, None] * 2 * WIDTH + column[None, :]
+    value = tl.load(x_N2E + at, mask=own, other=0.0).to(tl.float32)
+    share = tl.sigmoid(tl.load(x_N2E + at + WIDTH, mask=own, other=0.0).to(tl.float32))
+    grad = tl.load(grad_NE + row[:, None] * WIDTH + column[None, :], mask=own, other=0.0).to(tl.float32)
     element = grad_x_N2E.dtype.element_ty
-    tl.store(grad_x_N2E + first, (grad * share).to(element), mask=at < size)
-    tl.store(grad_x_N2E + first + WIDTH, (grad * value * share * (1 - share)).to(element), mask=at < size)
+    tl.store(grad_x_N2E + at, (grad * share).to(element), mask=inside)
+    tl.store(grad_x_N2E + at + WIDTH, (grad * value * share * (1 - share)).to(element), mask=inside)

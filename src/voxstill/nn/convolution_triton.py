@@ -152,15 +152,12 @@ def batch_norm_kernel(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normed(
-    x_NE: tl.tensor, mean_E: tl.tensor, rstd_E: tl.tensor, at: tl.tensor, column: tl.tensor, inside: tl.tensor
-) -> tl.tensor:
-    mean = tl.load(mean_E + column, mask=inside, other=0.0)
-    rstd = tl.load(rstd_E + column, mask=inside, other=0.0)
-    return (tl.load(x_NE + at, mask=inside, other=0.0).to(tl.float32) - mean) * rstd
+def _of_columns(of_columns_E: tl.tensor, column: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:
+    """What belongs to columns, as a row."""
+    return tl.load(of_columns_E + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
 
 
-@triton.jit(do_not_specialize=["size"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def norm_silu_kernel(
     x_NE: tl.tensor,
     mean_E: tl.tensor,
@@ -168,16 +165,19 @@ def norm_silu_kernel(
     weight_E: tl.tensor,
     bias_E: tl.tensor,
     out_NE: tl.tensor,
-    size: tl.tensor,
+    rows: tl.tensor,
     WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> None:
     """Write SiLU of the batch norm."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, column = at < size, at % WIDTH
-    weight = tl.load(weight_E + column, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_E + column, mask=inside, other=0.0).to(tl.float32)
-    value = _normed(x_NE, mean_E, rstd_E, at, column, inside) * weight + bias
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, LANES)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    at = row[:, None] * WIDTH + column[None, :]
+    scaled = tl.load(x_NE + at, mask=inside, other=0.0).to(tl.float32) - _of_columns(mean_E, column, WIDTH)
+    scaled *= _of_columns(rstd_E, column, WIDTH)
+    value = scaled * _of_columns(weight_E, column, WIDTH) + _of_columns(bias_E, column, WIDTH)
     tl.store(out_NE + at, (value * tl.sigmoid(value)).to(out_NE.dtype.element_ty), mask=inside)
 
 
@@ -206,15 +206,15 @@ def norm_silu_sums_kernel(
     program = tl.program_id(0)
     column = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
     inside_column = column < WIDTH
-    weight = tl.load(weight_E + column, mask=inside_column, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_E + column, mask=inside_column, other=0.0).to(tl.float32)[None, :]
+    mean, rstd = _of_columns(mean_E, column, WIDTH), _of_columns(rstd_E, column, WIDTH)
+    weight, bias = _of_columns(weight_E, column, WIDTH), _of_columns(bias_E, column, WIDTH)
     grad_weight = tl.zeros([BLOCK_E], tl.float32)
     grad_bias = tl.zeros([BLOCK_E], tl.float32)
     for tile in range(tiles):
         row = ((program * tiles + tile) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
         inside = (row < rows)[:, None] & inside_column[None, :]
         at = row[:, None] * WIDTH + column[None, :]
-        scaled = _normed(x_NE, mean_E, rstd_E, at, at % WIDTH, inside)
+        scaled = (tl.load(x_NE + at, mask=inside, other=0.0).to(tl.float32) - mean) * rstd
         grad = tl.load(grad_NE + at, mask=inside, other=0.0).to(tl.float32) * _silu_slope(scaled * weight + bias)
         grad_weight += tl.sum(grad * scaled, axis=0)
         grad_bias += tl.sum(grad, axis=0)
@@ -223,7 +223,7 @@ def norm_silu_sums_kernel(
     tl.store(part + WIDTH, grad_bias, mask=inside_column)
 
 
-@triton.jit(do_not_specialize=["size", "rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
 def norm_silu_backward_kernel(
     grad_NE: tl.tensor,
     x_NE: tl.tensor,
@@ -233,20 +233,21 @@ def norm_silu_backward_kernel(
     bias_E: tl.tensor,
     grad_2E: tl.tensor,
     grad_x_NE: tl.tensor,
-    size: tl.tensor,
     rows: tl.tensor,
     WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
 ) -> None:
     """Write the gradient of the input of the batch norm, from those of its weight and bias (`grad_2E`)."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside, column = at < size, at % WIDTH
-    weight = tl.load(weight_E + column, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_E + column, mask=inside, other=0.0).to(tl.float32)
-    scaled = _normed(x_NE, mean_E, rstd_E, at, column, inside)
-    grad = tl.load(grad_NE + at, mask=inside, other=0.0).to(tl.float32) * _silu_slope(scaled * weight + bias)
-    along = tl.load(grad_2E + column, mask=inside, other=0.0)
-    mean = tl.load(grad_2E + WIDTH + column, mask=inside, other=0.0)
-    rstd = tl.load(rstd_E + column, mask=inside, other=0.0)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    column = tl.arange(0, LANES)
+    inside = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    at = row[:, None] * WIDTH + column[None, :]
+    weight, rstd = _of_columns(weight_E, column, WIDTH), _of_columns(rstd_E, column, WIDTH)
+    scaled = tl.load(x_NE + at, mask=inside, other=0.0).to(tl.float32) - _of_columns(mean_E, column, WIDTH)
+    scaled *= rstd
+    slope = _silu_slope(scaled * weight + _of_columns(bias_E, column, WIDTH))
+    grad = tl.load(grad_NE + at, mask=inside, other=0.0).to(tl.float32) * slope
+    along, mean = _of_columns(grad_2E, column, WIDTH), _of_columns(grad_2E + WIDTH, column, WIDTH)
     grad_x = (grad - (mean + scaled * along) / rows) * weight * rstd
     tl.store(grad_x_NE + at, grad_x.to(grad_x_NE.dtype.element_ty), mask=inside)

@@ -13,6 +13,7 @@ from voxstill.nn.triton_launch import launch
 
 _ROWS, _COLUMNS = 32, 64
 _PARTS, _PART_COLUMNS = 64, 16
+_WHOLE_ROWS = 4
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -37,6 +38,11 @@ def parts_of(rows: int, block: int, programs: int) -> tuple[int, int]:
     """Programs that add up `rows`, and how many blocks of rows each takes."""
     tiles = max(1, -(-rows // (block * programs)))
     return -(-rows // (block * tiles)), tiles
+
+
+def whole_rows(rows: int, width: int) -> tuple[tuple[int], dict[str, int]]:
+    """Programs and constants of a kernel whose programs take some whole rows each."""
+    return (-(-rows // _WHOLE_ROWS),), {"WIDTH": width, "LANES": power_of_2(width), "ROWS": _WHOLE_ROWS}
 
 
 def power_of_2(number: int) -> int:

@@ -93,7 +93,7 @@ class _First(torch.autograd.Function):
         (features_BFD,), grad_BFHC = ctx.saved_tensors, grads[0].contiguous()
         channels = grad_BFHC.shape[-1]
         size = grad_BFHC.numel() // channels
-        programs, tiles = parts_of(size, _TAP_POINTS, 2048)
+        programs, tiles = parts_of(size, _TAP_POINTS, 1024)
         part_PKC = torch.empty(programs, 10, channels, device=grad_BFHC.device)
         shape = (*features_BFD.shape[1:], *grad_BFHC.shape[1:3], size, tiles)
         launch(
@@ -104,6 +104,7 @@ class _First(torch.autograd.Function):
             part_PKC,
             *shape,
             **_tap_constants(channels),
+            num_warps=2,
         )
         return None, *_of_taps(part_PKC), None
 

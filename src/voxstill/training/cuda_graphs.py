@@ -60,10 +60,12 @@ def weights_to_clip(model: nn.Module) -> list[Tensor]:
     """The weights of a model for `clip_grad_norm_`: those whose gradients lie side by side, by graphs, are one."""
     graphed = getattr(getattr(model, "encoder", None), "forward", None)
     gradients = graphed.gradients if isinstance(graphed, _GraphedEncoder) else None
-    if gradients is None or not gradients.are_whole:
+    if not isinstance(graphed, _GraphedEncoder) or gradients is None or not gradients.are_whole:
         return list(model.parameters())
-    joined = set(map(id, gradients.weights.values()))
-    return [gradients.joined, *(weight for weight in model.parameters() if id(weight) not in joined)]
+    if graphed.others is None:
+        joined = set(map(id, gradients.weights.values()))
+        graphed.others = [weight for weight in model.parameters() if id(weight) not in joined]
+    return [gradients.joined, *graphed.others]
 
 
 def padded_size(size: int, steps: int) -> int:
@@ -221,6 +223,8 @@ class _GraphedEncoder:
         self._graphs: dict[object, _Graph] = {}
         self._met: set[object] = set()
         self.gradients: _Gradients | None = None
+        self.others: list[Tensor] | None = None
+        """The weights of the model that are not part of `gradients`."""
         self._requires_grad = torch.zeros((), requires_grad=True)  # so that there is a backward pass
         self._pool: _POOL_HANDLE | None = None
 

@@ -60,28 +60,31 @@ class FusedAdamW(torch.optim.AdamW):
     for a first step, in fp16, and where weights are sharded.
     """
 
+    _moments: tuple[object, list[list[tuple[Tensor, dict[str, Tensor]]]]] = None, []
+    """The weights of each group with what is remembered of them, and the state that these are of."""
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all weights that have a gradient."""
         assert closure is None, "the gradients are there already"
-        groups = [
-            (group, [weight for weight in group["params"] if weight.grad is not None]) for group in self.param_groups
-        ]
-        states = [[self.state[weight] for weight in weights] for _, weights in groups]
-        is_known = all(map(all, states)) and not any(isinstance(w, DTensor) for _, weights in groups for w in weights)
+        if self._moments[0] is not self.state:
+            of_groups = [[(weight, self.state[weight]) for weight in group["params"]] for group in self.param_groups]
+            self._moments = self.state, of_groups
+        groups = [[pair for pair in pairs if pair[0].grad is not None] for pairs in self._moments[1]]
+        is_known = all(moments and type(weight) is nn.Parameter for pairs in groups for weight, moments in pairs)
         if not is_known or getattr(self, "found_inf", None) is not None:
             super().step()
             return
-        for (group, weights), moments in zip(groups, states, strict=True):
-            if not weights:
+        for group, pairs in zip(self.param_groups, groups, strict=True):
+            if not pairs:
                 continue
-            steps = [moment["step"] for moment in moments]
+            steps = [moments["step"] for _, moments in pairs]
             torch._foreach_add_(steps, 1)
             torch._fused_adamw_(
-                weights,
-                [weight.grad for weight in weights],
-                [moment["exp_avg"] for moment in moments],
-                [moment["exp_avg_sq"] for moment in moments],
+                [weight for weight, _ in pairs],
+                [weight.grad for weight, _ in pairs if weight.grad is not None],
+                [moments["exp_avg"] for _, moments in pairs],
+                [moments["exp_avg_sq"] for _, moments in pairs],
                 [],
                 steps,
                 lr=group["lr"],

@@ -46,7 +46,9 @@ def one_step(
     forward pass.
     """
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
-    torch.manual_seed(drawn % 2**63)
+    torch.default_generator.manual_seed(drawn % 2**63)  # torch.manual_seed writes down a traceback for other devices
+    if fabric.device.type == "cuda":
+        torch.cuda.manual_seed(drawn % 2**63)
     np.random.seed(drawn % 2**32)  # transformers draws the masks of wav2vec 2.0 from it
     losses = []
     for micro, batch in enumerate(prepared.batches):
