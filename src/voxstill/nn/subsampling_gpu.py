@@ -18,6 +18,7 @@ from voxstill.nn.linear_gpu import (
     cast,
     compute_dtype,
     parts_of,
+    power_of_2,
     product,
     sum_of_parts,
     weight_gradient,
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from transformers.models.parakeet.modeling_parakeet import ParakeetEncoderSubsamplingConv2D
 
 _POINTS, _CHANNELS = 64, 64
-_CELLS = 16
+_POINT_CHANNELS = 1024
+"""Channels of output points, in one program of the gradient of what a convolution reads."""
 _TAP_POINTS, _TAP_CHANNELS = 8, 64
 """Few, as the sums of all taps stay in registers."""
 
@@ -144,10 +146,11 @@ class _Separable(torch.autograd.Function):
         channels = len(bias_C)
         grad_NC, mixed_NC = grads[0].reshape(-1, channels), mixed_BFHC.view(-1, channels)
         grad_mixed_NC, grad_x_BFHC = torch.mm(grad_NC, weight_CC), torch.empty_like(x_BFHC)
-        shape = _shape(x_BFHC, mixed_BFHC)
+        shape, lanes = _shape(x_BFHC, mixed_BFHC), min(power_of_2(channels), 256)
+        points = _POINT_CHANNELS // lanes
         launch(
             kernels.depthwise_backward_kernel,
-            (-(-len(mixed_NC) // _CELLS), -(-channels // _CHANNELS)),
+            (-(-len(mixed_NC) // points), -(-channels // lanes)),
             grad_mixed_NC,
             x_BFHC,
             frames_B,
@@ -156,8 +159,8 @@ class _Separable(torch.autograd.Function):
             *shape,
             len(mixed_NC),
             CHANNELS=channels,
-            BLOCK_N=_CELLS,
-            BLOCK_C=_CHANNELS,
+            BLOCK_N=points,
+            BLOCK_C=lanes,
         )
         programs, tiles = parts_of(len(mixed_NC), _TAP_POINTS, 2048)
         part_PKC = torch.empty(programs, 10, channels, device=grad_NC.device)
