@@ -102,6 +102,25 @@ def test_gradients_side_by_side_start_from_those_that_weights_have_and_are_clipp
     assert len(cuda_graphs.weights_to_clip(model)) == len(list(model.parameters()))
 
 
+def test_a_gradient_of_nan_leaves_nothing_between_the_weights_for_a_step_that_begins_with_the_modules() -> None:
+    class Narrow(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = torch.nn.LayerNorm(3)  # sizes that leave gaps
+
+    model: Any = Narrow()
+    graphed: Any = cuda_graphs._GraphedEncoder(model.encoder)
+    model.encoder.forward = graphed
+    gradients = graphed.gradients = cuda_graphs._Gradients(model.encoder)
+    for value in (float("nan"), 1.0):
+        for weight in model.parameters():
+            weight.grad = torch.full_like(weight, value)
+        gradients.begin()
+        norm = torch.nn.utils.clip_grad_norm_(cuda_graphs.weights_to_clip(model), 1.0)
+        model.zero_grad(set_to_none=True)
+    assert float(norm) == pytest.approx(6**0.5)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_capture_leaves_chance_alone_and_another_thread_at_work() -> None:
     results = []

@@ -7,11 +7,12 @@ turn beside the decoding: up to 5 ms (the switch interval of CPython) for each o
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -101,8 +102,8 @@ class DevicePrefetcher(Generic[Prepared]):
         self._make = make
         self._ends = threading.Event()
         self._stream: torch.cuda.Stream | None = None
-        if torch.cuda.is_available():  # what is read back while a step is prepared waits for that alone
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        if torch.cuda.is_available():
+            self._stream = _preparing_stream(torch.cuda.current_device())
             self._stream.wait_stream(torch.cuda.current_stream())
         # a daemon: a process ends though its storage does not answer
         self._thread = threading.Thread(target=self._take, args=(steps,), daemon=True, name="batches")
@@ -158,8 +159,18 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return Batch(ids=batch.ids, **{name: getattr(batch, name).to(device, non_blocking=True) for name in _TENSORS})
 
 
+@functools.cache
+def _preparing_stream(gpu: int) -> torch.cuda.Stream:
+    """The stream on which steps are prepared: `.item()` there waits for the preparation alone, not for the training.
+
+    One for all prefetchers, as each stream keeps memory of its own. It has a priority because streams come by turns from
+    a pool for each priority: another could be the one that captures a graph, which would take over its work.
+    """
+    return torch.cuda.Stream(gpu, priority=-1)  # type: ignore[no-untyped-call]
+
+
 def tensors_in(item: object) -> Iterator[Tensor]:
-    """The tensors in lists, tuples, dictionaries and dataclasses, in one another."""
+    """The tensors in lists, tuples, mappings and dataclasses, in one another."""
     if isinstance(item, Tensor):
         yield item
     elif is_dataclass(item):
@@ -168,5 +179,5 @@ def tensors_in(item: object) -> Iterator[Tensor]:
     elif isinstance(item, (list, tuple)):
         for part in item:
             yield from tensors_in(part)
-    elif isinstance(item, dict):
+    elif isinstance(item, Mapping):
         yield from tensors_in(list(item.values()))

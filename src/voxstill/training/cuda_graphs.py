@@ -116,12 +116,14 @@ class _Gradients:
     def begin(self) -> None:
         """Be the gradients of all weights: zero where a weight has none, else a copy of what it has."""
         missing = [pair for pair in self._pairs() if pair[0].grad is not pair[1]]
-        if len(missing) == len(self._of_weights) and all(weight.grad is None for weight, _ in missing):
-            self._all.zero_()
-        else:
-            for weight, own in missing:
-                own.zero_() if weight.grad is None else own.copy_(weight.grad)
+        is_new = len(missing) == len(self._of_weights)
+        if is_new:
+            self._all.zero_()  # also between the weights, where a norm that is NaN has left NaN
         for weight, own in missing:
+            if weight.grad is not None:
+                own.copy_(weight.grad)
+            elif not is_new:
+                own.zero_()
             weight.grad = own
 
     def add(self, gradients: Sequence[Tensor]) -> None:

@@ -42,8 +42,8 @@ def one_step(
 ) -> list[Loss]:
     """Gradients of one step, of all ranks together, not yet clipped; returns the losses of this rank's batches.
 
-    Nothing here waits for a GPU. `own` runs but for the backward pass and where the ranks exchange something before a
-    forward pass.
+    Only the task's own loss may wait for a GPU. `own` runs but for the backward pass and where the ranks exchange
+    something before a forward pass.
     """
     drawn = int(fingerprint(seed, "dropout", step, fabric.global_rank), 16)
     torch.default_generator.manual_seed(drawn % 2**63)  # torch.manual_seed writes down a traceback for other devices
@@ -61,7 +61,9 @@ def one_step(
             loss = task.loss(model, prepared.inputs[micro], context)
             own.stop()
             fabric.backward(loss.value * fabric.world_size)  # DDP takes the mean over ranks; the plan wants the sum
-        losses.append(Loss(loss.value.detach(), loss.figures))
+        # one that a plug-in has not detached would hold its graph
+        figures = {name: torch.as_tensor(value).detach() for name, value in loss.figures.items()}
+        losses.append(Loss(loss.value.detach(), figures))
     return losses
 
 

@@ -116,7 +116,9 @@ class Task(Protocol):
     def prepare(self, batch: Batch, progress: float, generator: Generator) -> ModelInput:
         """Augment a batch and compute its features; all chance comes from `generator`.
 
-        It uses no weights, so it may run in another thread, while the step before is learnt from.
+        It uses no weights, so it may run in another thread, while the step before is learnt from. Its tensors are
+        fields of dataclasses, or in lists, tuples or mappings: the memory of others may be used again too early on a
+        GPU.
         """
         ...
 
