@@ -163,8 +163,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def _preparing_stream(gpu: int) -> torch.cuda.Stream:
     """The stream on which steps are prepared: `.item()` there waits for the preparation alone, not for the training.
 
-    One for all prefetchers, as each stream keeps memory of its own. It has a priority because streams come by turns from
-    a pool for each priority: another could be the one that captures a graph, which would take over its work.
+    One for all prefetchers, as each stream keeps memory of its own. It has a priority because streams come by turns
+    from a pool for each priority: another could be the one that captures a graph, which would take over its work.
     """
     return torch.cuda.Stream(gpu, priority=-1)  # type: ignore[no-untyped-call]
 
