@@ -83,10 +83,10 @@ def test_gradients_side_by_side_start_from_those_that_weights_have_and_are_clipp
     for start in ([None] * len(weights), before):  # no batch before, then one by the modules
         for weight, gradient in zip(weights, start, strict=True):
             weight.grad = gradient
-        gradients.begin()
+        gradients.attach()
         for _ in range(2):
             gradients.add(parts)
-            gradients.begin()  # of the next batch
+            gradients.attach()  # of the next batch
         for weight, part, gradient in zip(weights, parts, start, strict=True):
             assert weight.grad is not None
             assert torch.equal(weight.grad, (torch.zeros_like(weight) if gradient is None else gradient) + part + part)
@@ -115,7 +115,7 @@ def test_a_gradient_of_nan_leaves_nothing_between_the_weights_for_a_step_that_be
     for value in (float("nan"), 1.0):
         for weight in model.parameters():
             weight.grad = torch.full_like(weight, value)
-        gradients.begin()
+        gradients.attach()
         norm = torch.nn.utils.clip_grad_norm_(cuda_graphs.weights_to_clip(model), 1.0)
         model.zero_grad(set_to_none=True)
     assert float(norm) == pytest.approx(6**0.5)

@@ -55,7 +55,7 @@ def attention(
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer whose weights are cast; `_AddNorm` has the gradient of its bias."""
+    """A linear layer whose weights are cast; `conformer_gpu` has the gradient of its bias."""
 
     @staticmethod
     def forward(ctx: Kept, x_NC: Tensor, casted: Sequence[Any], *_: Tensor | None) -> Tensor:

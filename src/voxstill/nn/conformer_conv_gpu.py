@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _ROWS, _CHANNELS = 32, 64
 _PROGRAMS = 64
-"""They add up rows, beside eight for the channels: then one kernel adds up what they have."""
+"""Programs that share the rows of a sum: with more of them, adding up their parts takes longer."""
+_FRAMES, _WIDE_CHANNELS = 16, 128
+"""Of one program of the depthwise convolution."""
 _TAP_ROWS, _TAP_PROGRAMS = 8, 264
 """Few rows, as the sums of all taps stay in registers."""
 
@@ -47,7 +49,7 @@ def convolution(
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear, GLU, depthwise convolution, BatchNorm, SiLU, linear; who adds the output has the last bias's gradient."""
+    """Linear, GLU, depthwise convolution, BatchNorm, SiLU, linear; `conformer_gpu` has the last bias's gradient."""
 
     @staticmethod
     def forward(
@@ -139,7 +141,7 @@ def _depthwise(
     frames = rows // num
     launch(
         kernels.depthwise_kernel,
-        (-(-frames // 16), num, -(-width // 128)),
+        (-(-frames // _FRAMES), num, -(-width // _WIDE_CHANNELS)),
         x_NE,
         weight_EK,
         bias_E,
@@ -149,8 +151,8 @@ def _depthwise(
         TAPS=taps,
         IS_BACKWARD=is_backward,
         HAS_BIAS=bias_E is not None,
-        BLOCK_F=16,
-        BLOCK_E=128,
+        BLOCK_F=_FRAMES,
+        BLOCK_E=_WIDE_CHANNELS,
     )
 
 

@@ -60,12 +60,12 @@ def weights_to_clip(model: nn.Module) -> list[Tensor]:
     """The weights of a model for `clip_grad_norm_`: those whose gradients lie side by side, by graphs, are one."""
     graphed = getattr(getattr(model, "encoder", None), "forward", None)
     gradients = graphed.gradients if isinstance(graphed, _GraphedEncoder) else None
-    if not isinstance(graphed, _GraphedEncoder) or gradients is None or not gradients.are_whole:
+    if not isinstance(graphed, _GraphedEncoder) or gradients is None or not gradients.are_attached:
         return list(model.parameters())
-    if graphed.others is None:
+    if graphed.weights_outside is None:
         joined = set(map(id, gradients.weights.values()))
-        graphed.others = [weight for weight in model.parameters() if id(weight) not in joined]
-    return [gradients.joined, *graphed.others]
+        graphed.weights_outside = [weight for weight in model.parameters() if id(weight) not in joined]
+    return [gradients.flat_weight, *graphed.weights_outside]
 
 
 def padded_size(size: int, steps: int) -> int:
@@ -104,16 +104,16 @@ class _Gradients:
         self._all = torch.zeros(sum(sizes), device=next(iter(self.weights.values())).device)
         parts = zip(self.weights.values(), torch.split(self._all, sizes), strict=True)
         self._of_weights = [part.as_strided(weight.shape, weight.stride()) for weight, part in parts]
-        self.joined = self._all.detach()
-        """As a weight whose gradient has those of all others."""
-        self.joined.grad = self._all
+        self.flat_weight = self._all.detach()
+        """A stand-in for all weights, whose gradient is all gradients side by side: `clip_grad_norm_` takes weights."""
+        self.flat_weight.grad = self._all
 
     @property
-    def are_whole(self) -> bool:
+    def are_attached(self) -> bool:
         """Whether they are the gradients of all weights now."""
         return all(weight.grad is own for weight, own in self._pairs())
 
-    def begin(self) -> None:
+    def attach(self) -> None:
         """Be the gradients of all weights: zero where a weight has none, else a copy of what it has."""
         missing = [pair for pair in self._pairs() if pair[0].grad is not pair[1]]
         is_new = len(missing) == len(self._of_weights)
@@ -173,8 +173,8 @@ class _Graph:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 hidden_BFE = forward()
-                unused = backward(hidden_BFE, torch.zeros_like(hidden_BFE))
-                gradients.add(list(map(torch.zeros_like, unused)))  # they may be those of a batch before
+                like = backward(hidden_BFE, torch.zeros_like(hidden_BFE))
+                gradients.add(list(map(torch.zeros_like, like)))  # nothing: they may be those of a batch before
             torch.cuda.current_stream().wait_stream(side)
         # a thread prepares the next batch on the GPU meanwhile, and must be let to
         captured = functools.partial(torch.cuda.graph, pool=pool, capture_error_mode="thread_local")
@@ -194,7 +194,7 @@ class _Graph:
 
     def backward(self, gradient_BFE: Tensor) -> None:
         """Add the gradients of all weights to those that they have."""
-        self._gradients.begin()
+        self._gradients.attach()
         self._gradient_BFE.copy_(gradient_BFE)
         self._backward.replay()
 
@@ -225,7 +225,7 @@ class _GraphedEncoder:
         self._graphs: dict[object, _Graph] = {}
         self._met: set[object] = set()
         self.gradients: _Gradients | None = None
-        self.others: list[Tensor] | None = None
+        self.weights_outside: list[Tensor] | None = None
         """The weights of the model that are not part of `gradients`."""
         self._requires_grad = torch.zeros((), requires_grad=True)  # so that there is a backward pass
         self._pool: _POOL_HANDLE | None = None

@@ -292,7 +292,7 @@ class _Trainer:
             losses = self._gradients(step, context, state.step, self._waits.own)
         self._frozen.drop_gradients(progress)
         norm = self._scaling.clipped(self._wrapped, self._optimizer, cfg.train.clip_norm)
-        loss, figures = sum_losses(losses)  # after the clipping is started: a GPU has no pause
+        loss, figures = sum_losses(losses)  # after the norm, for which a GPU is waited for anyway
         sums = all_sums(
             self._fabric,
             {

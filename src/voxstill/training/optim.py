@@ -61,7 +61,7 @@ class FusedAdamW(torch.optim.AdamW):
     """
 
     _moments: tuple[object, list[list[tuple[Tensor, dict[str, Tensor]]]]] = None, []
-    """The weights of each group with what is remembered of them, and the state that these are of."""
+    """The state, which Muon and `load_state_dict` replace, and the weights of each group with their moments in it."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
