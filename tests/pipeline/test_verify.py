@@ -204,6 +204,18 @@ def test_shards_of_version_0_1_are_checked_by_size_and_headers(cfg: Config) -> N
     assert paths(checked(cfg)) == {key(cfg, tar)}
 
 
+def test_a_lost_tar_is_named_beside_its_lost_sidecar(cfg: Config) -> None:
+    before = files(cfg)
+    sidecars = sorted(Path(cfg.work).glob("shards/*/*.parquet"))
+    lost = {key(cfg, path) for sidecar in sidecars for path in (sidecar, sidecar.with_suffix(".tar"))}
+    for name in lost:
+        (Path(cfg.work) / name).unlink()
+    assert lost <= paths(checked(cfg))
+    result = checked(cfg, repair=True)
+    assert (result.exit_code, files(cfg)) == (0, before)
+    assert lost <= set(result.repaired)
+
+
 def test_unlabelled_shards_are_made_again(cfg: Config) -> None:
     shard_unlabelled(cfg)
     before = files(cfg)

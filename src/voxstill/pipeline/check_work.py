@@ -149,15 +149,17 @@ class _Check:
         table = FinishedTable(self.findings, ShardFigures, recipe)
         names = [] if table.figures is None else map(sidecar_name, range(table.figures.shards))
         tars = {entry.key for entry in self.work.list(table.prefix) if entry.key.endswith(".tar")}
+        all_have_tars = bool(tars) or (table.figures is not None and table.figures.lineage is not None)
+        try:  # a later generation names tars of those before it, and audio in place has none
+            all_have_tars &= generation.base_of(self.work, table.prefix) is None
+        except VoxstillError as error:
+            all_have_tars = False
+            table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         ids = tables.IdCount()
         for part in table.parts(Sample, names):
             ids.add(part.ids("id"))
-            self._tar(table, part, tars)
+            self._tar(table, part, tars, all_have_tars=all_have_tars)
         table.add_doubled(ids)
-        try:
-            generation.base_of(self.work, table.prefix)
-        except VoxstillError as error:
-            table.add(f"{table.prefix}/{generation.BASE}", error.why or error.what)
         if (figures := table.sound_figures) is not None:
             table.compare("utterances", figures.utterances, len(ids))
 
@@ -171,12 +173,16 @@ class _Check:
         if (figures := table.sound_figures) is not None:
             table.compare("utterances", figures.utterances, len(ids))
 
-    def _tar(self, table: FinishedTable[ShardFigures], sidecar: ReadPart, tars: set[str]) -> None:
+    def _tar(
+        self, table: FinishedTable[ShardFigures], sidecar: ReadPart, tars: set[str], *, all_have_tars: bool
+    ) -> None:
         """Compare the tar of a shard with its sidecar, or what its samples name in tars of the source."""
         tar = sidecar.key.removesuffix(".parquet") + ".tar"
         if sidecar.rows is None:
-            if tar in tars:  # else the sidecar may have named a tar of the source, or of an earlier generation
+            if tar in tars:
                 table.add(tar, "it cannot be checked without its sidecar")
+            elif all_have_tars:
+                table.add(tar, IS_MISSING)
             return
         samples = [tables.from_columns(row, Sample) for row in sidecar.rows.to_pylist()]
         if samples and samples[0].tar is not None:
