@@ -49,6 +49,20 @@ def test_counts_are_of_the_fewest_edits_and_then_of_the_most_hits(reference: lis
     assert min(counts.hits, counts.substitutions, counts.insertions, counts.deletions) >= 0
 
 
+@given(sentences, sentences)
+def test_the_edit_distance_is_of_the_errors(first: list[str], second: list[str]) -> None:
+    distance = words.edit_distance(first, second)
+    assert distance == count(first, second).errors / max(len(first), len(second), 1)
+    assert distance == words.edit_distance(second, first)
+
+
+def test_texts_of_many_words_are_compared_in_little_time() -> None:
+    first, second = ([f"w{number * factor % 977}" for number in range(20_000)] for factor in (7, 11))
+    begin = time.process_time()
+    assert 0.5 < words.edit_distance(first, second) < 1
+    assert time.process_time() - begin < 2  # 0.1 s; it was 2.2 s
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.text(alphabet="ab ", max_size=9), st.text(alphabet="ab ", max_size=9)), max_size=5))
 def test_rates_over_many_pairs_are_sums_of_counts(pairs: list[tuple[str, str]]) -> None:

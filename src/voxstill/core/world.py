@@ -22,6 +22,8 @@ from typing import Any, Self
 from voxstill.core.errors import ConfigError
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3)
+_MANY_OBJECTS = 50_000
+"""Made since the last collection: the import of torch makes several times as many."""
 ECHO_S = 2.0
 _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|ACCESS_?KEY|API_?KEY|ACCOUNT_?KEY|PRIVATE_?KEY|SAS", re.IGNORECASE)
 
@@ -65,14 +67,15 @@ def collection_paused() -> Iterator[None]:
     """Collect no cyclic garbage within the block, which imports large libraries: a fifth of the time that it takes.
 
     What they define stays, and the collector would go through all of it again and again while it grows. After the block
-    it counts as old: only a full collection looks at it again.
+    it counts as old, if it is much: only a full collection looks at it again.
     """
-    was_enabled, is_nothing_frozen = gc.isenabled(), not gc.get_freeze_count()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if is_nothing_frozen:  # else `unfreeze` would take back what the program around us has frozen
+        is_much = gc.get_count()[0] > _MANY_OBJECTS  # the next call goes through all that is frozen
+        if is_much and not gc.get_freeze_count():  # else `unfreeze` would take back what the program has frozen
             gc.freeze()
             gc.unfreeze()
         if was_enabled:

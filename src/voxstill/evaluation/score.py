@@ -150,7 +150,7 @@ def of_words(
     )
     split = (str.split, list)[own_unit == "characters"]
     unlike = [(split(ref), split(hyp)) for ref, hyp in pairs if ref != hyp]
-    shown = [(ref, hyp) for ref, hyp in unlike if len(ref) * len(hyp) <= words.LARGEST]
+    shown = [(ref, hyp) for ref, hyp in unlike if words.table_fits(ref, hyp)]
     aligned = (words.align(ref, hyp)[1] for ref, hyp in shown)
     warnings = checks.check_words(pairs, ErrorCounts.sum(row.words for row in rows))
     if len(shown) < len(unlike):
@@ -194,7 +194,7 @@ def _worst(
     return [
         AlignedText(id=id_, errors=errors[id_], pairs=words.align(*sides)[1])
         for id_, sides in aligned.items()
-        if len(sides[0]) * len(sides[1]) <= words.LARGEST
+        if words.table_fits(*sides)
     ]
 
 

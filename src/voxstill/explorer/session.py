@@ -101,7 +101,7 @@ class Session:
         shown: list[dict[str, object]] = []
         for place, (role, text) in enumerate(known):
             hypothesis = self._normalize(text)
-            is_reference, is_aligned = place == 0, len(reference) * len(hypothesis) <= words.LARGEST
+            is_reference, is_aligned = place == 0, words.table_fits(reference, hypothesis)
             counts, pairs = (None, []) if is_reference or not is_aligned else words.align(reference, hypothesis)
             shown.append(
                 {

@@ -34,6 +34,11 @@ class Scored:
     characters: ErrorCounts
 
 
+def table_fits(reference: Sequence[str], hypothesis: Sequence[str]) -> bool:
+    """Whether the table of an alignment has at most `LARGEST` cells; of other texts no alignment is shown."""
+    return len(reference) * len(hypothesis) <= LARGEST
+
+
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCounts, list[Pair]]:
     """Count errors as `count`, and align the units to look at; no unit may be the empty string.
 
@@ -42,7 +47,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[ErrorCou
     the counts.
     """
     counts = count(reference, hypothesis)
-    if len(reference) * len(hypothesis) > LARGEST:
+    if not table_fits(reference, hypothesis):
         return counts, list(_in_little_memory(reference, hypothesis))
     for sclite in (True, False):
         pairs = kaldialign.align(list(reference), list(hypothesis), eps_symbol=_NOTHING, sclite_mode=sclite)
@@ -99,7 +104,7 @@ def wer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
 
 def edit_distance(first: Sequence[str], second: Sequence[str]) -> float:
     """Normalised edit distance: edits divided by the longer length, 0 to 1, symmetric; 0 for two empty sequences."""
-    return count(first, second).errors / max(len(first), len(second), 1)
+    return Levenshtein.distance(first, second) / max(len(first), len(second), 1)
 
 
 def cer(pairs: Iterable[tuple[str, str]]) -> ErrorCounts:
