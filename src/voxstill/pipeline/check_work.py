@@ -149,7 +149,8 @@ class _Check:
         table = FinishedTable(self.findings, ShardFigures, recipe)
         names = [] if table.figures is None else map(sidecar_name, range(table.figures.shards))
         tars = {entry.key for entry in self.work.list(table.prefix) if entry.key.endswith(".tar")}
-        all_have_tars = bool(tars) or (table.figures is not None and table.figures.lineage is not None)
+        written = table.figures or ShardFigures(recipe=recipe)
+        all_have_tars = written.generation is None and (bool(tars) or written.lineage is not None)
         try:  # a later generation names tars of those before it, and audio in place has none
             all_have_tars &= generation.base_of(self.work, table.prefix) is None
         except VoxstillError as error:
