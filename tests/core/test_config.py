@@ -45,6 +45,7 @@ WRONG = [
     ("train.preset=[fine_tune]", "train.preset", "fine_tune"),
     ("student.freeze_layers=2", "student.freeze_layers", "≤ 1"),
     ("train.name=../up", "train.name", "text"),
+    (f"train.name={'a' * 201}", "train.name", "text"),
     ("train.distill={layers: {top: 2}}", "`train.distill.layers` cannot be 'top'", "whole number to whole number"),
     ("plan.weights={human: much}", "`plan.weights.human` cannot be 'much'", "number"),
     ("student.size=huge", "student.size", "tiny"),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voxstill.core import world
 from voxstill.data import blocks
-from voxstill.data.blocks import BLOCK, by_blocks, narrow
+from voxstill.data.blocks import BLOCK, by_blocks, in_threads, narrow
 
 
 @pytest.mark.parametrize("num", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
@@ -24,3 +25,21 @@ def test_narrow_counts_are_the_same_counts(counts: list[int]) -> None:
     small_N = narrow(np.array(counts))
     assert small_N.tolist() == counts
     assert small_N.itemsize <= 8
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("num", [0, 1, 1000])
+def test_threads_call_a_function_once_for_each_of_its_arguments_which_are_drawn_in_order(
+    cores: int, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "num_cores", lambda: cores)
+    random, results = np.random.default_rng(0), np.zeros(num)
+    in_threads(results.__setitem__, range(num), (random.random() for _ in range(num)))
+    assert np.array_equal(results, np.random.default_rng(0).random(num))
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+def test_an_error_in_a_thread_is_raised(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "num_cores", lambda: cores)
+    with pytest.raises(TypeError):
+        in_threads([].insert, [0, 0, "0", 0], "abcd")

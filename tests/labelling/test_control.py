@@ -265,6 +265,34 @@ def test_a_teacher_whose_model_cannot_be_opened_ends_no_job(wav: Path, tmp_path:
     assert "qwertzuiop" in job.refused
 
 
+@pytest.mark.parametrize("refused_by", ["job", "engine"])
+def test_a_job_that_is_started_again_works_by_what_stood_before_a_request_that_it_refuses(
+    wav: Path, tmp_path: Path, fast: None, refused_by: str
+) -> None:
+    work = fill(str(tmp_path / "work"), wav, 8)
+    if refused_by == "job":
+        teacher, allowed, override = {"name": "echo"}, ["{seed: 1}"], "teacher.seed=2"
+    else:
+        grammars = [tmp_path / "g.jsgf", tmp_path / "h.jsgf"]
+        for grammar, word in zip(grammars, ["one", "qwertzuiop"], strict=True):
+            grammar.write_text(f"#JSGF V1.0; grammar g; public <g> = {word};")
+        teacher = {"name": "pocketsphinx", "grammar": str(grammars[0])}
+        allowed, override = [f"{{grammar: {grammars[1]}}}"], f"teacher.grammar={grammars[1]}"
+    earlier = ["engine.attempts=5", *(["teacher.seed=1"] if refused_by == "job" else [])]
+    ask(work, *earlier)
+    before = control_file.requested(work)
+    options = control.merge(before.set, control.parse_overrides([override]))
+    at = control_file.request(work, options, before).at
+    _, labels = run(work, teacher, allowed=allowed)
+    expected = task_of(seed=1) if refused_by == "job" else label.task(config.Teacher.model_validate(teacher))
+    assert makers(labels) == {key(expected): 8}
+    (job,) = control.job_statuses(work)
+    assert job.refused is not None
+    assert ("does not allow" if refused_by == "job" else "qwertzuiop") in job.refused
+    assert (job.asked_at, job.engine["attempts"]) == (at, 5)
+    assert control_file.standing(work, [job]) == before
+
+
 @settings(deadline=None, max_examples=10)
 @given(
     st.dictionaries(

@@ -16,14 +16,13 @@ where two lanes meet. Where shards differ too much in audio there is one lane, a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voxstill.core.config import Plan
-from voxstill.data.blocks import BLOCK, Counts, blocks, narrow
+from voxstill.data.blocks import BLOCK, Counts, blocks, in_threads, narrow
 
 Ints = NDArray[np.int64]
 Rows = NDArray[np.int32]
@@ -56,11 +55,15 @@ class Steps:
         end_P = np.cumsum(sizes)
         order = np.empty(end_P[-1], np.int32)
         first_K = np.unique(np.searchsorted(end_P, np.arange(0, len(order), BLOCK), side="right"))
-        for first, last in pairwise([*first_K.tolist(), len(sizes)]):
+        shift_P = starts + sizes - end_P
+
+        def gather(first: int, last: int) -> None:
             start, end = end_P[first] - sizes[first], end_P[last - 1]
-            place_N = np.repeat((starts + sizes - end_P)[first:last], sizes[first:last])
+            place_N = np.repeat(shift_P[first:last], sizes[first:last])
             place_N += np.arange(start, end)
             order[start:end] = self.rows[place_N]
+
+        in_threads(gather, first_K.tolist(), [*first_K[1:].tolist(), len(sizes)])
         # of the batches that share a piece, the first `size % share` have one utterance more
         share = batches_per_step // self.size_SL.shape[1]
         sizes_B = ((sizes[:, None] + share - 1 - np.arange(share)) // share).ravel()
@@ -89,16 +92,23 @@ def _windows(
     narrow_ms = narrow(durations_ms)
     rows_WN = np.zeros((num_windows, width), np.int32)
     lengths_WN = np.zeros((num_windows, width), narrow_ms.dtype)
-    for block in blocks(len(rows)):
+
+    def fill(block: slice) -> None:
         rows_WN.ravel()[block], lengths_WN.ravel()[block] = rows[block], narrow_ms.take(rows[block])
+
+    in_threads(fill, blocks(len(rows)))
     num_WL = np.minimum(width, len(rows) - width * np.arange(num_windows))[:, None]
     if lanes > 1:
         rows_WN, lengths_WN, num_WL = _cut_into_lanes(rows_WN, lengths_WN, num_WL, lanes)
     width = rows_WN.shape[1]
-    for start in range(0, len(rows_WN), per_block := max(1, BLOCK // width)):
-        block = slice(start, start + per_block)
-        rows_WN[block], sorted_WN = _sorted(rows_WN[block], lengths_WN[block], cfg, random)
+    per_block = max(1, BLOCK // width)
+    windows = [slice(start, start + per_block) for start in range(0, len(rows_WN), per_block)]
+
+    def sort(block: slice, jitter_WN: NDArray[np.float32]) -> None:
+        rows_WN[block], sorted_WN = _sorted(rows_WN[block], lengths_WN[block], jitter_WN, cfg)
         lengths_WN[block] = _max_from_here(sorted_WN)
+
+    in_threads(sort, windows, (random.random(lengths_WN[block].shape, np.float32) for block in windows))
     shape = (*num_WL.shape, width)
     return rows_WN.reshape(shape), lengths_WN.reshape(shape), num_WL
 
@@ -124,13 +134,15 @@ def _cut_into_lanes(rows_WN: Rows, lengths_WN: Counts, num_W1: Ints, lanes: int)
     return rows_WN[window_W11, index_WLN].reshape(shape), lengths_WLN.reshape(shape), num_WL
 
 
-def _sorted(rows_WN: Rows, lengths_WN: Counts, cfg: Plan, random: np.random.Generator) -> tuple[Rows, Counts]:
-    """Sort each window from long to short, then move each place back by up to a batch; length 0 stays at the end."""
+def _sorted(rows_WN: Rows, lengths_WN: Counts, jitter_WN: NDArray[np.float32], cfg: Plan) -> tuple[Rows, Counts]:
+    """Sort each window from long to short, then move each place back by a share of a batch, 0 to 1, `jitter_WN`.
+
+    Length 0 stays at the end.
+    """
     order_WN = _by_digits(lengths_WN.max() - lengths_WN)
     sorted_WN = _picked(lengths_WN, order_WN)
     per_batch_WN = np.minimum(float(cfg.budget_ms) / np.maximum(sorted_WN, 1), cfg.max_utterances).astype(np.int64)
-    jitter_WN = random.random(lengths_WN.shape, np.float32) * per_batch_WN
-    place_WN = np.arange(lengths_WN.shape[1]) + jitter_WN.astype(np.int64)
+    place_WN = np.arange(lengths_WN.shape[1]) + (jitter_WN * per_batch_WN).astype(np.int64)
     place_WN[sorted_WN == 0] = lengths_WN.shape[1] + cfg.max_utterances
     moved_WN = _by_digits(place_WN)
     return _picked(rows_WN, _picked(order_WN, moved_WN)), _picked(sorted_WN, moved_WN)

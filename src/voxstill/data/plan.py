@@ -209,7 +209,9 @@ def _per_step(counts: Counts | None, order: Counts, first_S: Ints) -> Ints:
     """The counts of the rows of each step, added up; zeros without counts."""
     if counts is None:
         return np.zeros(len(first_S), np.int64)
-    return np.add.reduceat(narrow(counts)[order], first_S, dtype=np.int64)
+    narrow_N = narrow(counts)
+    in_order_N = by_blocks(narrow_N.take, narrow_N.dtype.type, order)
+    return np.add.reduceat(in_order_N, first_S, dtype=np.int64)
 
 
 def tempos(num: int, most: float, *, seed: int, epoch: int) -> Tempos:

@@ -26,6 +26,7 @@ from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.monitor import log
 from voxstill.core.records import MOST_WEIGHT, Split, Word, fingerprint
 from voxstill.data.batching import Ints
+from voxstill.data.blocks import in_threads
 from voxstill.data.plan import EpochPlan, SamplingRate, mixture_rates
 from voxstill.storage import checked_json, shard_format
 from voxstill.storage.arrays import numpy_array
@@ -257,7 +258,9 @@ def _fault(folder: Path) -> str | None:
         sums = checked_json.decode((folder / _ABOUT).read_bytes(), str(folder / _ABOUT)).get(_SUMS)
         if not isinstance(sums, dict):
             return f"`{_ABOUT}` has no checksums"
-        wrong = [name for name in _KINDS if _sum_of(folder / name) != sums.get(name)]
+        present: dict[str, str] = {}
+        in_threads(lambda name: present.update({name: _sum_of(folder / name)}), _KINDS)
+        wrong = [name for name in _KINDS if present[name] != sums.get(name)]
     except DataError as error:
         return error.why
     except OSError as error:

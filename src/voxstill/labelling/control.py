@@ -17,6 +17,7 @@ from typing import Self
 from voxstill.core import config, monitor
 from voxstill.core.errors import DataError, VoxstillError
 from voxstill.core.monitor import log
+from voxstill.core.terminal import MOST_NAME, one_line
 from voxstill.engine import Change, Stage
 from voxstill.labelling import permission
 from voxstill.storage import control, lease, parts
@@ -53,10 +54,10 @@ class JobStatus(Status):
     engine: Mapping[str, object]
     """The limits that it works by."""
 
-    def working_by(self, at: str | None, settings: Settings) -> JobStatus:
-        """The status of the job once it works by settings that were requested at a time."""
+    def working_by(self, at: str | None, settings: Settings, refused: str | None = None) -> JobStatus:
+        """The status of a job that works by what was requested at a time, or before that, where that is `refused`."""
         limits = {name: getattr(settings.engine, name) for name in permission.CHANGEABLE["engine"]}
-        return replace(self, asked_at=at, refused=None, teacher=registry.shown(settings.teacher), engine=limits)
+        return replace(self, asked_at=at, refused=refused, teacher=registry.shown(settings.teacher), engine=limits)
 
     @property
     def labels(self) -> str:
@@ -148,6 +149,8 @@ class _Work:
     at: str | None
     settings: Settings
     stages: Sequence[Stage]
+    is_earlier: bool = False
+    """Whether it is of the request before that one, which this job has refused."""
 
 
 class Watch:
@@ -170,6 +173,8 @@ class Watch:
         self.stages = self._initial.stages
         """Those at work."""
         self._next: _Work | None = None
+        self._num_requests = 0
+        self._earlier: Mapping[str, object] | None = None
         status = JobStatus(
             recipe=recipe,
             part=None if part is None else str(part),
@@ -209,20 +214,49 @@ class Watch:
         """As `engine.Changes`."""
         self.stages = stages
         current = self._current
-        log.info("control: changed as requested at %s", current.at)
-        self._poller.update(lambda status: status.working_by(current.at, current.settings))
+        log.info("control: changed as requested %s %s", "before" if current.is_earlier else "at", current.at)
+        self._poller.update(
+            lambda status: status.working_by(
+                current.at, current.settings, status.refused if current.is_earlier else None
+            )
+        )
 
     def rejected(self, error: VoxstillError) -> None:
         """As `engine.Changes`."""
         self._poller.refuse(self._current.at, error)
+        self._take_earlier(self._current.at)
 
     def _take(self, at: str, request: Request) -> None:
-        """Build the settings and stages of a request for the engine to take."""
+        """Build the settings and stages of a request for the engine to take.
+
+        Where the first one is refused, it is the one before it that holds: a job that is started again has it to take.
+        """
+        self._num_requests += 1
+        self._earlier = request.before if self._num_requests == 1 else None
+        try:
+            self._build_next(at, request)
+        except Exception:
+            self._take_earlier(at)
+            raise
+
+    def _take_earlier(self, at: str | None) -> None:
+        earlier, self._earlier = self._earlier, None
+        if not earlier:
+            return
+        try:
+            self._build_next(at, Request.from_dict(earlier), is_earlier=True)
+        except Exception as error:  # others may have written it
+            why = error.what if isinstance(error, VoxstillError) else repr(error)
+            log.warning("control: the request before it is refused as well: %s", one_line(why, MOST_NAME))
+
+    def _build_next(self, at: str | None, request: Request, is_earlier: bool = False) -> None:
         settings = apply(request.set, self._initial.settings)
-        next_work = _Work(at, settings, self._build(settings))
-        self._set_level(settings.log_level)
+        next_work = _Work(at, settings, self._build(settings), is_earlier)
         with self._lock:
+            if is_earlier and self._next is not None:  # a newer one has come meanwhile
+                return
             self._next = next_work
+        self._set_level(settings.log_level)
 
     def _set_level(self, level: str) -> None:
         if level != monitor.level():

@@ -221,6 +221,8 @@ def in_words(kind: type[BaseModel], error: ValidationError, prefix: str = "") ->
         near = difflib.get_close_matches(value, explained.type.split(" | "), n=1)
         fix = f"did you mean `{near[0]}`? {fix}" if near else fix
     why = str(first["msg"]).removeprefix("Value error, ")  # which pydantic puts before words of ours
+    if first["type"] == "string_pattern_mismatch":
+        why = explained.meaning
     return ConfigError(f"option `{dotted}` cannot be {value!r}{more}", code="option-value", why=why, fix=fix)
 
 

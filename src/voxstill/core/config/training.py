@@ -313,8 +313,8 @@ class Train(Section):
     """CPU threads of a training process; for small students one is fastest."""
     loader_workers: int = option(1, unit="processes", ge=0, pace=True)
     """Processes of one rank that read and decode batches."""
-    name: str = option("student", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", pace=True)
-    """Name in the experiment folder."""
+    name: str = option("student", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$", pace=True)
+    """Name in the experiment folder: letters, digits, `.`, `_` and `-`, at most 200, a letter or a digit first."""
     root: str = option("exp", pace=True)
     """Folder of experiment folders."""
     upload: str | None = option(None, pace=True)
