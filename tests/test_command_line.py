@@ -224,7 +224,7 @@ def test_the_configuration_may_name_work_and_source(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.wav").write_bytes(codec.encode(np.ones(16_000, np.int16), "wav"))
-    (tmp_path / "all.jsonl").write_text('{"audio": "one.wav", "text": "one"}')
+    (tmp_path / "all.jsonl").write_text('{"audio": "one.wav", "text": "one", "split": "train"}')
     (tmp_path / "base.yaml").write_text("work: tables\nsource: {uri: all.jsonl}\nteacher: {name: echo}\n")
     for command in ("index", "label", "filter", "shard", "verify", "clean", "train-lm --output words.arpa"):
         assert cli.main([*command.split(), "--config", "base.yaml", "--json"]) == 0, capsys.readouterr().err
