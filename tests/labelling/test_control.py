@@ -293,6 +293,28 @@ def test_a_job_that_is_started_again_works_by_what_stood_before_a_request_that_i
     assert control_file.standing(work, [job]) == before
 
 
+@pytest.mark.parametrize("rejects", [False, True])
+def test_a_request_applied_late_does_not_hide_that_a_later_one_was_refused(
+    wav: Path, tmp_path: Path, fast: None, rejects: bool
+) -> None:
+    work = fill(str(tmp_path), wav, 1)
+    teacher = config.Teacher.model_validate({"name": "echo"})
+    started = control.Settings(teacher, config.Engine(), "info", permission.allowed_teachers(teacher, ["{seed: 1}"]))
+    with control.Watch(work, "recipe", started, lambda _: []) as watch:
+        ask(work, "teacher.seed=1")
+        work.wait_for_job()
+        ask(work, "teacher.seed=2")
+        work.wait_for_job()
+        assert watch.poll() is not None  # while the model of the first was opened, the second came
+        if rejects:
+            watch.rejected(ConfigError("no model", code="change-refused", why="", fix=""))
+        else:
+            watch.applied([])
+    (job,) = control.job_statuses(work)
+    assert "seed" in str(job.refused)
+    assert (job.asked_at, job.teacher.get("seed")) == (control_file.requested(work).at, None if rejects else 1)
+
+
 @settings(deadline=None, max_examples=10)
 @given(
     st.dictionaries(

@@ -54,10 +54,10 @@ class JobStatus(Status):
     engine: Mapping[str, object]
     """The limits that it works by."""
 
-    def working_by(self, at: str | None, settings: Settings, refused: str | None = None) -> JobStatus:
-        """The status of a job that works by what was requested at a time, or before that, where that is `refused`."""
+    def working_by(self, settings: Settings) -> JobStatus:
+        """The status of the job once it works by settings."""
         limits = {name: getattr(settings.engine, name) for name in permission.CHANGEABLE["engine"]}
-        return replace(self, asked_at=at, refused=refused, teacher=registry.shown(settings.teacher), engine=limits)
+        return replace(self, teacher=registry.shown(settings.teacher), engine=limits)
 
     @property
     def labels(self) -> str:
@@ -149,8 +149,8 @@ class _Work:
     at: str | None
     settings: Settings
     stages: Sequence[Stage]
-    is_earlier: bool = False
-    """Whether it is of the request before that one, which this job has refused."""
+    number: int = 0
+    """That of the request, counted from 1; where it is of the request before a refused one, the number of that."""
 
 
 class Watch:
@@ -173,7 +173,7 @@ class Watch:
         self.stages = self._initial.stages
         """Those at work."""
         self._next: _Work | None = None
-        self._num_requests = 0
+        self._num_requests = self._last_refused = 0
         self._earlier: Mapping[str, object] | None = None
         status = JobStatus(
             recipe=recipe,
@@ -190,7 +190,7 @@ class Watch:
         )
         self._lock = threading.Lock()
         name = recipe if part is None else f"{recipe}-{part.file_name}"
-        self._poller = Poller(work, name, status.working_by(None, settings), self._take)
+        self._poller = Poller(work, name, status.working_by(settings), self._take)
 
     def __enter__(self) -> Self:
         self._poller.__enter__()
@@ -213,18 +213,28 @@ class Watch:
     def applied(self, stages: Sequence[Stage]) -> None:
         """As `engine.Changes`."""
         self.stages = stages
-        current = self._current
-        log.info("control: changed as requested %s %s", "before" if current.is_earlier else "at", current.at)
-        self._poller.update(
-            lambda status: status.working_by(
-                current.at, current.settings, status.refused if current.is_earlier else None
-            )
+        current, is_answered = self._current, self._current.number <= self._last_refused
+        log.info(
+            "control: changed as requested %s %s",
+            "before" if current.number == self._last_refused else "at",
+            current.at,
         )
+
+        def applied(status: JobStatus) -> JobStatus:
+            status = status.working_by(current.settings)
+            return status if is_answered else replace(status, asked_at=current.at, refused=None)
+
+        self._poller.update(applied)
 
     def rejected(self, error: VoxstillError) -> None:
         """As `engine.Changes`."""
-        self._poller.refuse(self._current.at, error)
-        self._take_earlier(self._current.at)
+        current = self._current
+        if current.number > self._last_refused:
+            self._last_refused = current.number
+            self._poller.refuse(current.at, error)
+        else:  # the last answer is that a later request is refused, and stays
+            _warn_of_earlier(error)
+        self._take_earlier(current)
 
     def _take(self, at: str, request: Request) -> None:
         """Build the settings and stages of a request for the engine to take.
@@ -233,27 +243,28 @@ class Watch:
         """
         self._num_requests += 1
         self._earlier = request.before if self._num_requests == 1 else None
+        work = replace(self._initial, at=at, number=self._num_requests)
         try:
-            self._build_next(at, request)
+            self._build_next(work, request)
         except Exception:
-            self._take_earlier(at)
+            self._last_refused = work.number
+            self._take_earlier(work)
             raise
 
-    def _take_earlier(self, at: str | None) -> None:
+    def _take_earlier(self, refused: _Work) -> None:
         earlier, self._earlier = self._earlier, None
         if not earlier:
             return
         try:
-            self._build_next(at, Request.from_dict(earlier), is_earlier=True)
+            self._build_next(refused, Request.from_dict(earlier))
         except Exception as error:  # others may have written it
-            why = error.what if isinstance(error, VoxstillError) else repr(error)
-            log.warning("control: the request before it is refused as well: %s", one_line(why, MOST_NAME))
+            _warn_of_earlier(error)
 
-    def _build_next(self, at: str | None, request: Request, is_earlier: bool = False) -> None:
+    def _build_next(self, work: _Work, request: Request) -> None:
         settings = apply(request.set, self._initial.settings)
-        next_work = _Work(at, settings, self._build(settings), is_earlier)
+        next_work = replace(work, settings=settings, stages=self._build(settings))
         with self._lock:
-            if is_earlier and self._next is not None:  # a newer one has come meanwhile
+            if self._next is not None and self._next.number > work.number:
                 return
             self._next = next_work
         self._set_level(settings.log_level)
@@ -261,3 +272,8 @@ class Watch:
     def _set_level(self, level: str) -> None:
         if level != monitor.level():
             monitor.set_level(level)
+
+
+def _warn_of_earlier(error: Exception) -> None:
+    why = error.what if isinstance(error, VoxstillError) else repr(error)
+    log.warning("control: the request before it is refused as well: %s", one_line(why, MOST_NAME))
