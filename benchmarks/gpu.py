@@ -92,7 +92,7 @@ def part(name: str, rehearse: bool) -> Any:
             if process.returncode == 0:
                 return {**json.loads(output.splitlines()[-1]), "took_s": round(time.monotonic() - start_s, 1)}
             errors.seek(0)
-            return {"error": f"it ended with {process.returncode}: {errors.read()[-2000:]}"}
+            return {"error": f"it ended with {process.returncode}: {errors.read()[-6000:]}"}
         except subprocess.TimeoutExpired:
             return {"error": f"it was ended after {LIMIT_S[name]} s"}
         finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import importlib
 import subprocess
 import sys
 import time
@@ -30,6 +32,22 @@ def transcribe_peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def teachers() -> ModuleType:
     return loose_files.load("benchmarks/teachers.py")
+
+
+def test_a_training_is_measured_until_a_step_was_made_and_the_end_of_an_epoch_is_no_step(peers: ModuleType) -> None:
+    window = importlib.import_module("window")  # beside `peers`
+    measured = window.Window(argparse.Namespace(seconds=0.01, warmup=0.0, profile=False))
+    measured.before_batches()  # the epoch has no further batch, and the next one takes its time to begin
+    end_s = time.process_time() + 0.1
+    while time.process_time() < end_s:
+        pass
+    measured.before_batches()
+    measured.after_batch(3.0, 4.0, 0.0)
+    with pytest.raises(window.OverError):
+        measured.before_batches()
+    figures = measured.figures()
+    assert (figures["steps"], figures["padding"]) == (1, 0.25)
+    assert figures["step_s"] >= 0.1
 
 
 def test_a_file_that_two_processes_have_mapped_counts_once_in_the_memory_of_both(teachers: ModuleType) -> None:

@@ -20,6 +20,8 @@ class Window(StepListener):
         self.multiple = 1
         """It ends after a multiple of so many steps."""
         self.starts: list[float] = []
+        """Of the steps, and of the ends of epochs, where no batch is left."""
+        self.num_steps = 0
         self.audio_s = self.padded_s = self.waited_s = self.cpu_s = 0.0
         self.profiler: Any = None
 
@@ -29,7 +31,7 @@ class Window(StepListener):
             self.begun = time.perf_counter()
         now = time.perf_counter()
         ends = bool(self.starts) and now - self.starts[0] >= self.args.seconds
-        ends = ends and len(self.starts) % self.multiple == 0
+        ends = ends and self.num_steps > 0 and self.num_steps % self.multiple == 0
         if torch.cuda.is_available() and (not self.starts or ends):
             torch.cuda.synchronize()
             now = time.perf_counter()
@@ -45,18 +47,19 @@ class Window(StepListener):
     def after_batch(self, audio_s: float, padded_s: float, waited_s: float) -> None:
         """Add up the audio of a batch that is counted."""
         if self.starts:
+            self.num_steps += 1
             self.audio_s += audio_s
             self.padded_s += padded_s
             self.waited_s += waited_s
 
     def figures(self) -> dict[str, Any]:
         """Steps, audio in a second and in a CPU second, and the shares of waiting and of padding."""
-        elapsed_s, num_steps = self.starts[-1] - self.starts[0], len(self.starts) - 1
+        elapsed_s = self.starts[-1] - self.starts[0]
         return {
-            "steps": num_steps,
+            "steps": self.num_steps,
             "audio_s_per_s": self.audio_s / elapsed_s,
             "audio_s_per_cpu_s": self.audio_s / self.cpu_s,
-            "step_s": elapsed_s / num_steps,
+            "step_s": elapsed_s / self.num_steps,
             "data_wait": self.waited_s / elapsed_s,
             "padding": 1 - self.audio_s / self.padded_s,
         }
