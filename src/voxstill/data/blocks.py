@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -42,9 +43,12 @@ def by_blocks(function: Callable[..., NDArray[Any]], kind: type[_Number], *colum
 def in_threads(function: Callable[..., None], *arguments: Iterable[Any]) -> None:
     """Call `function` as `map` would, in a thread for each core, as NumPy computes outside of Python's global lock.
 
-    Arguments are drawn in order, those of a call when a thread is free for it. An error of a call is raised at the end.
+    Arguments are drawn in order, but for the first two those of a call when a thread is free for it. An error of a
+    call is raised at the end.
     """
-    calls, lock = zip(*arguments, strict=True), Lock()
+    drawn = zip(*arguments, strict=True)
+    head = list(islice(drawn, 2))
+    calls, lock = chain(head, drawn), Lock()
 
     def work() -> None:
         while True:
@@ -54,7 +58,8 @@ def in_threads(function: Callable[..., None], *arguments: Iterable[Any]) -> None
                 return
             function(*call)
 
-    num_helpers = min(world.num_cores(), _MOST_THREADS) - 1
+    # a thread costs more than the only block of a small corpus
+    num_helpers = min(world.num_cores(), _MOST_THREADS) - 1 if len(head) > 1 else 0
     with ThreadPoolExecutor(max(num_helpers, 1)) as pool:
         helpers = [pool.submit(work) for _ in range(num_helpers)]
         work()
