@@ -24,8 +24,10 @@ from voxstill.core.errors import ConfigError
 from voxstill.storage import control as control_file
 from voxstill.storage.rundir import RunDir
 from voxstill.storage.store import Store
-from voxstill.training import control, optim
+from voxstill.training import control, optim, parallel
 from voxstill.training.budget import Budget
+from voxstill.training.live_options import LiveOptions
+from voxstill.training.state import State
 from voxstill.training.summary import Segment
 from waiting import until
 
@@ -363,6 +365,26 @@ def test_a_training_stops_after_its_epoch_with_a_finished_student(work: Path, tm
     assert {row["epoch"] for row in rows if row["step"] > change["step"]} <= {rows[change["step"] - 1]["epoch"]}
     assert summary["epochs"] == rows[-1]["epoch"] + 1
     assert (run.model / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_request_taken_late_does_not_hide_that_a_later_one_was_refused(
+    tmp_path: Path, fast: None, is_refused: bool
+) -> None:
+    run = RunDir(tmp_path)
+    cfg = Config.model_validate({"train": {"steps": STEPS}})
+    fabric = parallel.fabric(cfg.train)
+    with LiveOptions(fabric, run, cfg, Budget.of(cfg.train, 10**9), lambda: None) as live:
+        ask(run, "train.steps=2" if is_refused else "train.lr_factor=0.5")
+        until(lambda: live.is_asked)
+        later = control_file.request(Store(str(run.path)), {"train": {"loader_workers": 10**6}})
+        until(lambda: "loader_workers" in str(live.answer().get("control")))
+        live.take(State(step=3), True, lambda: STEPS)
+        assert live.cfg.train.lr_factor == (1.0 if is_refused else 0.5)
+        assert not live.answer()
+    last = status(run)
+    assert (last.asked_at, last.train["lr_factor"]) == (later.at, live.cfg.train.lr_factor)
+    assert "loader_workers" in str(last.refused)
 
 
 def test_the_clock_of_a_training_is_made_shorter(work: Path, tmp_path: Path, fast: None) -> None:

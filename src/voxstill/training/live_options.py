@@ -51,6 +51,8 @@ class LiveOptions:
         """Changes that a process before this one took after steps that are to be made again."""
         self._answered = Segment(0, {})
         self._asked: tuple[str, Request] | None = None
+        self._is_later_refused = False
+        """Whether the last request was refused before one of earlier was taken: that answer stays."""
         self._lock = threading.Lock()
         self._poller: Poller[TrainingStatus] | None = None
         self._told_at: str | None = None
@@ -139,9 +141,13 @@ class LiveOptions:
         known_at, self._known_at = self._known_at, None
         if at == known_at:
             return
-        _check_workers(control.apply(request.set, self._started), self._started.train.loader_workers)
+        try:
+            _check_workers(control.apply(request.set, self._started), self._started.train.loader_workers)
+        except Exception:
+            self._is_later_refused = True
+            raise
         with self._lock:
-            self._asked = at, request
+            self._asked, self._is_later_refused = (at, request), False
 
     def _answer(self, state: State, last_step: Callable[[], int]) -> Segment | None:
         """What a request changes after these steps, which is noted; None if there is none, or it is refused."""
@@ -165,13 +171,19 @@ class LiveOptions:
                 if isinstance(error, VoxstillError)
                 else StorageError("it cannot be recorded", code=system_code(error), why=str(error))
             )
-            self._poller.refuse(at, refusal)
+            if self._is_later_refused:
+                log.warning("control: the request before it is refused as well: %s", refusal.what)
+            else:
+                self._poller.refuse(at, refusal)
             return None
         self._answered = segment
         log.info("control: from step %d on: %s", state.step, segments.describe(segment.changed) or "nothing changes")
-        self._poller.update(
-            lambda status: replace(_with_options(status, cfg), asked_at=at, refused=None, since=state.step)
-        )
+
+        def taken(status: TrainingStatus) -> TrainingStatus:
+            status = _with_options(status, cfg)
+            return status if self._is_later_refused else replace(status, asked_at=at, refused=None, since=state.step)
+
+        self._poller.update(taken)
         return segment
 
 
