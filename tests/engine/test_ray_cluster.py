@@ -19,6 +19,7 @@ from engine_works import (
     run,
 )
 from voxstill import engine
+from voxstill.core import process
 from voxstill.core.config import Config, Engine
 from voxstill.core.errors import ConfigError
 from voxstill.engine import Chunk, Stage, chunks_of, ray_cluster
@@ -111,6 +112,14 @@ def test_our_cluster_is_on_loopback_and_refuses_a_job_without_the_token(ray: Any
 
     assert "session_name" in answer(os.environ["RAY_AUTH_TOKEN"]).stdout
     assert "AuthenticationError" in answer("0" * 64).stderr
+
+
+def test_our_cluster_has_no_process_that_it_does_not_use(ray: Any) -> None:
+    port = ray.get_runtime_context().gcs_address.rpartition(":")[2]
+    commands = [other.command_line for other in process.processes() if port in other.command_line]
+    programs = {word.rpartition("/")[2] for command in commands for word in command.split()}
+    assert "raylet" in programs
+    assert not programs & {"monitor.py", "log_monitor.py", "dashboard.py"}
 
 
 @pytest.mark.slow
