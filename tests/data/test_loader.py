@@ -6,7 +6,9 @@ import dataclasses
 import io
 import json
 import logging
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import tarfile
@@ -39,6 +41,7 @@ from voxstill.audio import codec
 from voxstill.core.config import Plan
 from voxstill.core.errors import ConfigError, DataError
 from voxstill.core.records import Batch
+from voxstill.data import loader
 from voxstill.data.loader import Batches, Loader
 from voxstill.data.plan import Crops, plan
 from voxstill.storage import tables
@@ -273,6 +276,24 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(store: Store) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_ends_no_worker_that_starts(
+    store: Store, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_aside = loader._die_with_parent
+
+    def signalled(parent: int, worker: int) -> None:
+        os.kill(os.getpid(), number)
+        set_aside(parent, worker)
+
+    monkeypatch.setattr(loader, "_die_with_parent", signalled)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    corpus = corpus_of(store)
+    batches = read_all(Loader(Batches(corpus, planned(corpus)), workers=2))
+    assert sum(len(batch.ids) for batch in batches) == NUM
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
 def test_no_worker_outlives_a_killed_parent(store: Store) -> None:
     parent = parent_of_workers(store, "print(*workers, flush=True)\ntime.sleep(60)")
     assert parent.stdout is not None

@@ -57,7 +57,7 @@ def test_pages_by_key_show_every_row_once_in_any_order(explorer: ExplorerProcess
             seen, after = [], None
             while True:
                 more = {} if after is None else {"after": after}
-                answer = explorer.get("rows", order=order, limit=7, **more)
+                answer = explorer.get("rows", order=order, limit=20, **more)
                 assert answer.status_code == 200, (order, answer.text)
                 page = answer.json()
                 seen += page["rows"]

@@ -6,10 +6,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -22,36 +21,26 @@ pytestmark = pytest.mark.slow
 ECHO = {"name": "echo", "substitute": 0.1, "delay_ms": 40}
 
 
-def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
-    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+class Head(NamedTuple):
+    """Of a cluster that somebody started: its address, that of its dashboard, and the environment with its token."""
+
+    address: str
+    dashboard: str
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
     environment = cluster_environment()
-    address = f"127.0.0.1:{free_port()}"
-    parts = {}
-    with ExitStack() as nodes:
-        port = address.rpartition(":")[2]
-        head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--include-dashboard=false")
-        nodes.enter_context(node(*head, environment=environment))
-        until(lambda: listens(int(port)), every_s=0.2)
-        nodes.enter_context(node(f"--address={address}", environment=environment))
-        time.sleep(5)
-        for name in ("inline", "ray"):
-            folder = tmp_path / name
-            folder.mkdir()
-            engine = {"name": name, "chunk": 2}
-            config = configure(folder, digits / "manifest.jsonl", teacher=ECHO, engine=engine)
-            work = folder / "work"
-            voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
-            label, log = ["label", work, "--config", config, "--set", f"engine.address={address}"], folder / "log"
-            finish(start(command, label, log=log, environment=environment), log=log)
-            parts[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
-            assert environment["RAY_AUTH_TOKEN"] not in log.read_text()
-    assert len(parts["ray"]) == 12
-    assert parts["ray"] == parts["inline"]
+    port, dashboard, agent = (free_port() for _ in range(3))
+    options = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", f"--dashboard-port={dashboard}")
+    with node(*options, f"--dashboard-agent-listen-port={agent}", environment=environment):
+        until(lambda: all(map(listens, (port, dashboard, agent))), every_s=0.2)
+        yield Head(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment)
 
 
 def test_the_ray_job_of_the_examples_labels_on_the_cluster_that_it_is_submitted_to(
-    digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+    head: Head, digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     job = yaml.safe_load((Path(__file__).parents[2] / "examples/cluster/rayjob.yml").read_text())
     config = configure(tmp_path, digits / "manifest.jsonl", teacher=ECHO, engine={"name": "ray", "chunk": 2})
@@ -61,16 +50,32 @@ def test_the_ray_job_of_the_examples_labels_on_the_cluster_that_it_is_submitted_
     entrypoint = job["spec"]["entrypoint"]
     for there, path in here.items():
         entrypoint = entrypoint.replace(there, str(path), 1)
-    environment = cluster_environment()
-    port, dashboard, agent = (free_port() for _ in range(3))
-    head = ("--head", "--node-ip-address=127.0.0.1", f"--port={port}", f"--dashboard-port={dashboard}")
-    with node(*head, f"--dashboard-agent-listen-port={agent}", environment=environment):
-        until(lambda: listens(dashboard) and listens(agent), every_s=0.2)
-        submit = [str(RAY), "job", "submit", f"--address=http://127.0.0.1:{dashboard}", "--", *entrypoint.split()]
-        done = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    submit = [str(RAY), "job", "submit", f"--address={head.dashboard}", "--", *entrypoint.split()]
+    done = subprocess.run(submit, env=head.environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [finished] = work.glob("labels/*/_SUCCESS.json")
     assert json.loads(finished.read_text())["labels"] == len(list(digits.glob("*.flac")))
+
+
+def test_a_cluster_of_two_nodes_gives_the_bytes_of_one_process(
+    head: Head, digits: Path, configure: Callable[..., Path], voxstill: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    parts = {}
+    with node(f"--address={head.address}", environment=head.environment):
+        time.sleep(5)
+        for name in ("inline", "ray"):
+            folder = tmp_path / name
+            folder.mkdir()
+            engine = {"name": name, "chunk": 2}
+            config = configure(folder, digits / "manifest.jsonl", teacher=ECHO, engine=engine)
+            work = folder / "work"
+            voxstill("index", digits / "manifest.jsonl", "--work", work, "--config", config, "--set", "engine=inline")
+            label, log = ["label", work, "--config", config, "--set", f"engine.address={head.address}"], folder / "log"
+            finish(start(command, label, log=log, environment=head.environment), log=log)
+            parts[name] = {path.name: path.read_bytes() for path in work.glob("labels/*/*.parquet")}
+            assert head.environment["RAY_AUTH_TOKEN"] not in log.read_text()
+    assert len(parts["ray"]) == 12
+    assert parts["ray"] == parts["inline"]
 
 
 def test_a_cluster_that_cannot_be_joined_is_not_reported_as_a_teacher_error(

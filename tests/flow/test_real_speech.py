@@ -26,7 +26,7 @@ def test_every_awkward_file_is_labelled_or_a_row_with_its_reason(
     shared_data: Data, voxstill: Command, tmp_path: Path
 ) -> None:
     source, work = shared_data("nasty-audio") / "files", tmp_path / "work"
-    engine = ("--set", "engine={name: ray, chunk: 4, workers: 1, teachers: 1, lease_s: 60, max_failed_share: 1.0}")
+    engine = ("--set", "engine={name: inline, chunk: 4, max_failed_share: 1.0}")
     teacher = ("--set", f"teacher={{name: pocketsphinx, grammar: '{GRAMMAR}'}}")
     indexed = voxstill("index", source, "--work", work, *engine)
     labelled = voxstill("label", work, *engine, *teacher)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from disk_bucket import disk_bucket
+from kept_folder import KeptFolder
 from manifests import wav
 from servers import SetEnvironment, s3_environment
 from voxstill.core import config
@@ -42,11 +43,29 @@ STEPS: dict[str, Callable[[Config], object]] = {
 }
 
 
+def configured(folder: Path) -> Config:
+    overrides = [f"work={folder / 'work'}", f"source.uri={folder / 'manifest.csv'}", "train.steps=2"]
+    return config.load(None, ["teacher=reference", "engine={name: inline, chunk: 3}", *overrides], {})
+
+
 @pytest.fixture
 def cfg(tmp_path: Path) -> Config:
     write_source(tmp_path, NUM)
-    overrides = [f"work={tmp_path / 'work'}", f"source.uri={tmp_path / 'manifest.csv'}", "train.steps=2"]
-    return config.load(None, ["teacher=reference", "engine={name: inline, chunk: 3}", *overrides], {})
+    return configured(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished_folder(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    folder = tmp_path_factory.mktemp("finished")
+    write_source(folder, NUM)
+    made(configured(folder))
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def finished(finished_folder: KeptFolder) -> Config:
+    """Of which all is made up to the shards."""
+    return configured(finished_folder.put_back())
 
 
 def write_source(folder: Path, num: int) -> None:
@@ -82,22 +101,21 @@ def check_refused(cfg: Config) -> None:
     assert f"voxstill remove {cfg.work} --ids FILE" in broken.reason
 
 
-def test_a_damaged_record_is_refused_until_the_ids_are_given_again(cfg: Config) -> None:
-    made(cfg)
-    remove(cfg, ["u2", "u3"])
-    ids = made(cfg)
+def test_a_damaged_record_is_refused_until_the_ids_are_given_again(finished: Config) -> None:
+    remove(finished, ["u2", "u3"])
+    ids = made(finished)
     assert ids == {f"u{number}" for number in range(NUM)} - {"u2", "u3"}
-    [part] = record(cfg)
+    [part] = record(finished)
     part.write_bytes(b"x")
-    check_refused(cfg)
+    check_refused(finished)
     with pytest.raises(DataError, match="record of removed utterances"):
-        remove(cfg, [])
+        remove(finished, [])
     assert part.read_bytes() == b"x"
-    remove(cfg, ["u2", "u3"], "once more")
+    remove(finished, ["u2", "u3"], "once more")
     assert not part.exists()
     assert Path(f"{part}{removals.DAMAGED}").read_bytes() == b"x"
-    assert not verify(cfg.work, cfg).broken
-    assert made(cfg) == ids
+    assert not verify(finished.work, finished).broken
+    assert made(finished) == ids
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
@@ -122,29 +140,27 @@ def test_a_record_that_is_gone_is_refused(cfg: Config, *, is_folder: bool, is_be
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_one_of_several_files_of_the_record_that_is_gone_is_refused(cfg: Config, first: int) -> None:
-    made(cfg)
-    remove(cfg, ["u2"])
-    made(cfg)
-    remove(cfg, ["u3"])
-    ids = made(cfg)
-    record(cfg)[first].unlink()
-    check_refused(cfg)
-    remove(cfg, ["u2", "u3"])
-    assert made(cfg) == ids
-    assert not verify(cfg.work, cfg).broken
+def test_one_of_several_files_of_the_record_that_is_gone_is_refused(finished: Config, first: int) -> None:
+    remove(finished, ["u2"])
+    made(finished)
+    remove(finished, ["u3"])
+    ids = made(finished)
+    record(finished)[first].unlink()
+    check_refused(finished)
+    remove(finished, ["u2", "u3"])
+    assert made(finished) == ids
+    assert not verify(finished.work, finished).broken
 
 
-def test_a_file_that_is_gone_is_not_made_up_for_by_a_later_removal(cfg: Config) -> None:
+def test_a_file_that_is_gone_is_not_made_up_for_by_a_later_removal(finished: Config) -> None:
     """Verdicts count one removed utterance, and the record has one: but another."""
-    made(cfg)
-    remove(cfg, ["u2"])
-    made(cfg)
-    remove(cfg, ["u3"])
-    record(cfg)[0].unlink()
-    check_refused(cfg)
-    remove(cfg, ["u2"])
-    assert not made(cfg) & {"u2", "u3"}
+    remove(finished, ["u2"])
+    made(finished)
+    remove(finished, ["u3"])
+    record(finished)[0].unlink()
+    check_refused(finished)
+    remove(finished, ["u2"])
+    assert not made(finished) & {"u2", "u3"}
 
 
 def test_a_copy_of_a_work_folder_without_the_record_is_refused(cfg: Config, tmp_path: Path) -> None:
@@ -180,16 +196,15 @@ def test_a_damaged_file_whose_name_comes_again_is_whole_then(cfg: Config) -> Non
     assert [path.read_bytes() for path in part.parent.iterdir()] == [whole]
 
 
-def test_utterances_that_were_made_again_are_no_false_alarm(cfg: Config) -> None:
+def test_utterances_that_were_made_again_are_no_false_alarm(finished: Config) -> None:
     """The index leaves removed utterances out of the parts that it makes again, and notes which they were."""
-    made(cfg)
-    remove(cfg, ["u2"])
-    made(cfg)
-    for part in Path(cfg.work).glob("utterances/*/*.parquet"):
+    remove(finished, ["u2"])
+    made(finished)
+    for part in Path(finished.work).glob("utterances/*/*.parquet"):
         part.unlink()
-    verify(cfg.work, cfg, repair=True)
-    removals.check(Store(cfg.work))
-    assert not [row for row in verify(cfg.work, cfg).broken if row.path.startswith("removed")]
+    verify(finished.work, finished, repair=True)
+    removals.check(Store(finished.work))
+    assert not [row for row in verify(finished.work, finished).broken if row.path.startswith("removed")]
 
 
 def test_a_record_that_is_gone_from_a_bucket_is_refused(cfg: Config, s3: Store) -> None:
@@ -221,14 +236,13 @@ def test_where_nothing_was_removed_no_table_is_read(
     assert {name: num for name, num in first.items() if name.startswith("GET")} == {"GET unread/": 3}
 
 
-def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(cfg: Config) -> None:
-    made(cfg)
-    remove(cfg, ["u2"])
-    made(cfg)
-    [part, *_] = Path(cfg.work).glob("utterances/*/*.parquet")
+def test_utterances_that_are_damaged_are_made_again_where_some_were_removed(finished: Config) -> None:
+    remove(finished, ["u2"])
+    made(finished)
+    [part, *_] = Path(finished.work).glob("utterances/*/*.parquet")
     part.write_bytes(b"x")
-    assert f"utterances/{part.parent.name}/{part.name}" in {row.path for row in verify(cfg.work, cfg).broken}
-    assert not verify(cfg.work, cfg, repair=True).exit_code
+    assert f"utterances/{part.parent.name}/{part.name}" in {row.path for row in verify(finished.work, finished).broken}
+    assert not verify(finished.work, finished, repair=True).exit_code
 
 
 def test_a_record_that_decays_in_a_process_that_has_checked_it_is_refused(cfg: Config, tmp_path: Path) -> None:

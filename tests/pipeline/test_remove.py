@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import voxstill
+from kept_folder import KeptFolder
 from manifests import wav
 from voxstill import cli
 from voxstill.core import config
@@ -56,16 +57,48 @@ def source(folder: Path, num: int = NUM) -> None:
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture
-def cfg(tmp_path: Path) -> Config:
-    source(tmp_path)
+def configured(folder: Path) -> Config:
     overrides = [
-        f"work={tmp_path / 'work'}",
-        f"source.uri={tmp_path / 'manifest.jsonl'}",
+        f"work={folder / 'work'}",
+        f"source.uri={folder / 'manifest.jsonl'}",
         "shard.utterances=4",
         "train.steps=2",
     ]
     return config.load(None, ["teacher=reference", "engine={name: inline, chunk: 5}", *overrides], {})
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Config:
+    source(tmp_path)
+    return configured(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def indexed_folder(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    folder = tmp_path_factory.mktemp("indexed")
+    source(folder)
+    index(configured(folder))
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def indexed(indexed_folder: KeptFolder) -> Config:
+    """Of which the index is made."""
+    return configured(indexed_folder.put_back())
+
+
+@pytest.fixture(scope="module")
+def finished_folder(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    folder = tmp_path_factory.mktemp("finished")
+    source(folder)
+    sharded(configured(folder))
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def finished(finished_folder: KeptFolder) -> Config:
+    """Of which all is made up to the shards."""
+    return configured(finished_folder.put_back())
 
 
 def sharded(cfg: Config) -> ShardFigures:
@@ -97,85 +130,82 @@ def is_sound(cfg: Config) -> bool:
     return not verify(cfg.work, cfg).broken
 
 
-def test_no_recipe_changes_where_nothing_is_removed(cfg: Config) -> None:
-    first = sharded(cfg)
-    assert remove(cfg, []).removed == 0
-    assert sharded(cfg) == first
-    assert not removals.of(Store(cfg.work))
-    assert not (Path(cfg.work) / "removed").exists()
+def test_no_recipe_changes_where_nothing_is_removed(finished: Config) -> None:
+    first = sharded(finished)
+    assert remove(finished, []).removed == 0
+    assert sharded(finished) == first
+    assert not removals.of(Store(finished.work))
+    assert not (Path(finished.work) / "removed").exists()
 
 
-def test_later_tables_and_shards_leave_removed_utterances_out(cfg: Config) -> None:
-    first = sharded(cfg)
-    unlabelled = shard_unlabelled(cfg)
-    before = filter_labels(cfg)
-    assert remove(cfg, ["u02", "u09"], "asked for it").removed == 2
-    assert remove(cfg, ["u02"]).removed == 0
-    [row, other] = sorted(removals.record(Store(cfg.work)), key=lambda removal: removal.id)
+def test_later_tables_and_shards_leave_removed_utterances_out(finished: Config) -> None:
+    first = sharded(finished)
+    unlabelled = shard_unlabelled(finished)
+    before = filter_labels(finished)
+    assert remove(finished, ["u02", "u09"], "asked for it").removed == 2
+    assert remove(finished, ["u02"]).removed == 0
+    [row, other] = sorted(removals.record(Store(finished.work)), key=lambda removal: removal.id)
     assert (row.id, row.reason, other.id) == ("u02", "asked for it", "u09")
-    second, verdicts = sharded(cfg), filter_labels(cfg)
+    second, verdicts = sharded(finished), filter_labels(finished)
     assert (verdicts.removed, verdicts.judged, before.removed) == (2, before.judged - 1, None)  # u09 is of test
     assert verdicts.scores != before.scores
-    assert set(ids_of(cfg, first)) - set(ids_of(cfg, second)) == {"u02"}
-    anew = shard_unlabelled(cfg)
-    assert set(ids_of(cfg, unlabelled)) - set(ids_of(cfg, anew)) == {"u02"}
+    assert set(ids_of(finished, first)) - set(ids_of(finished, second)) == {"u02"}
+    anew = shard_unlabelled(finished)
+    assert set(ids_of(finished, unlabelled)) - set(ids_of(finished, anew)) == {"u02"}
     assert anew.utterances == unlabelled.utterances - 1
-    work = Store(cfg.work)
+    work = Store(finished.work)
     assert "u02" not in {score.utterance_id for score in tables.read(work, f"scores/{verdicts.scores}", Score)}
     assert "u02" not in {row.utterance_id for row in tables.read(work, f"verdicts/{verdicts.recipe}", Verdict)}
-    assert [row.id for row in of_split(cfg).utterances] == ["u01"]
-    assert is_sound(cfg)
+    assert [row.id for row in of_split(finished).utterances] == ["u01"]
+    assert is_sound(finished)
 
 
-def test_shards_that_hold_a_removed_utterance_are_refused(cfg: Config, tmp_path: Path) -> None:
-    sharded(cfg)
-    mixed = config.changed(cfg, f"work={tmp_path / 'own'}", f"train.corpora=[{{work: {cfg.work}, shards: reference}}]")
+def test_shards_that_hold_a_removed_utterance_are_refused(finished: Config, tmp_path: Path) -> None:
+    corpora = f"train.corpora=[{{work: {finished.work}, shards: reference}}]"
+    mixed = config.changed(finished, f"work={tmp_path / 'own'}", corpora)
     labelled_shards(mixed)
-    remove(cfg, ["u02"])
+    remove(finished, ["u02"])
     for step in (train, lambda at: plan_(at.work, None, 0, at)):
         with pytest.raises(DataError, match="older than the last `voxstill remove`"):
-            step(cfg)
-    filter_labels(cfg)
+            step(finished)
+    filter_labels(finished)
     refusals: list[Callable[[], object]] = [
-        lambda: train(cfg),  # of a training that goes on as of a new one
-        lambda: plan_(cfg.work, None, 0, cfg),
+        lambda: train(finished),  # of a training that goes on as of a new one
+        lambda: plan_(finished.work, None, 0, finished),
         lambda: labelled_shards(mixed),
         lambda: train(mixed),
     ]
     for refused in refusals:
         with pytest.raises(DataError, match="hold 1 utterances that were removed"):
             refused()
-    shard(cfg)
-    assert plan_(cfg.work, None, 0, cfg).steps
+    shard(finished)
+    assert plan_(finished.work, None, 0, finished).steps
 
 
-def test_unlabelled_shards_that_hold_a_removed_utterance_are_refused(cfg: Config) -> None:
-    index(cfg)
-    shard_unlabelled(cfg)
-    remove(cfg, ["u02"])
+def test_unlabelled_shards_that_hold_a_removed_utterance_are_refused(indexed: Config) -> None:
+    shard_unlabelled(indexed)
+    remove(indexed, ["u02"])
     with pytest.raises(DataError, match="hold 1 utterances that were removed") as refused:
-        pretrain(cfg)
+        pretrain(indexed)
     assert "--unlabelled" in (refused.value.fix or "")
 
 
-def test_a_recording_goes_with_all_its_utterances_and_an_index_does_not_bring_it_back(cfg: Config) -> None:
-    index(cfg)
-    work = Store(cfg.work)
+def test_a_recording_goes_with_all_its_utterances_and_an_index_does_not_bring_it_back(indexed: Config) -> None:
+    work = Store(indexed.work)
     utterance = next(row for row in tables.read(work, "utterances", Utterance) if row.id == "u03")
-    assert remove(cfg, [utterance.recording_id]).removed == 1
-    again = config.changed(cfg, "segment.min_ms=210")
+    assert remove(indexed, [utterance.recording_id]).removed == 1
+    again = config.changed(indexed, "segment.min_ms=210")
     recipe = index(again).recipe
     left = [row.recording_id for row in tables.read(work, f"utterances/{recipe}", Utterance)]
     assert utterance.recording_id not in left
     assert len(left) == NUM - 1
-    assert is_sound(cfg)
+    assert is_sound(indexed)
 
 
-def test_a_removed_stretch_stays_out_of_another_segmentation(cfg: Config) -> None:
-    index(cfg)
-    assert remove(cfg, ["u03"]).removed == 1
-    recipe = index(config.changed(cfg, "segment.min_ms=210")).recipe
-    left = {row.id for row in tables.read(Store(cfg.work), f"utterances/{recipe}", Utterance)}
+def test_a_removed_stretch_stays_out_of_another_segmentation(indexed: Config) -> None:
+    assert remove(indexed, ["u03"]).removed == 1
+    recipe = index(config.changed(indexed, "segment.min_ms=210")).recipe
+    left = {row.id for row in tables.read(Store(indexed.work), f"utterances/{recipe}", Utterance)}
     assert "u03" not in left
     assert len(left) == NUM - 1
 
@@ -209,62 +239,58 @@ def test_a_removal_from_a_copy_removes_no_neighbour_in_the_file_that_has_the_utt
     assert [row.id for row in removals.covered(of, copies, {"r": "c"})] == ["a2", "b2"]
 
 
-def test_removed_utterances_are_not_aligned(cfg: Config) -> None:
-    index(cfg)
-    labels = label_utterances(cfg).recipe
-    prefix = workdir.prefix("utterances", workdir.finished_recipes(Store(cfg.work), "utterances")[0])
+def test_removed_utterances_are_not_aligned(indexed: Config) -> None:
+    labels = label_utterances(indexed).recipe
+    prefix = workdir.prefix("utterances", workdir.finished_recipes(Store(indexed.work), "utterances")[0])
 
     def planned() -> set[str]:
-        chunks = alignment.plan(Store(cfg.work), prefix, f"labels/{labels}", "alignments/a", cfg.engine)
+        chunks = alignment.plan(Store(indexed.work), prefix, f"labels/{labels}", "alignments/a", indexed.engine)
         return {utterance.id for chunk in chunks for utterance in chunk.items}
 
     before = planned()
-    remove(cfg, ["u02"])
+    remove(indexed, ["u02"])
     assert before - planned() == {"u02"}
 
 
-def test_a_removed_utterance_is_not_sent_to_a_teacher(cfg: Config, tmp_path: Path) -> None:
-    index(cfg)
-    remove(cfg, ["u02", "u04"])
-    (tmp_path / "2.wav").unlink()
-    figures = label_utterances(cfg)
+def test_a_removed_utterance_is_not_sent_to_a_teacher(indexed: Config) -> None:
+    remove(indexed, ["u02", "u04"])
+    (Path(indexed.work).parent / "2.wav").unlink()
+    figures = label_utterances(indexed)
     assert (figures.finished, figures.labels, figures.failed, figures.removed) == (True, NUM, 0, 2)
     assert figures.exit_code == 0
-    rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), f"labels/{figures.recipe}", Label)}
+    rows = {row.utterance_id: row for row in tables.read(Store(indexed.work), f"labels/{figures.recipe}", Label)}
     assert {id_ for id_, row in rows.items() if row.error == removals.REMOVED} == {"u02", "u04"}
     assert rows["u02"].text == ""
-    assert label_utterances(cfg).recipe == figures.recipe
-    assert label_utterances(cfg, retry_failed=True).removed == 2
-    assert is_sound(cfg)
+    assert label_utterances(indexed).recipe == figures.recipe
+    assert label_utterances(indexed, retry_failed=True).removed == 2
+    assert is_sound(indexed)
 
 
-def test_a_file_that_is_gone_for_good_is_removed_and_labelling_ends(cfg: Config, tmp_path: Path) -> None:
-    index(cfg)
-    (tmp_path / "5.wav").unlink()
+def test_a_file_that_is_gone_for_good_is_removed_and_labelling_ends(indexed: Config) -> None:
+    (Path(indexed.work).parent / "5.wav").unlink()
     with pytest.raises(StorageError) as left:
-        label_utterances(cfg)
+        label_utterances(indexed)
     assert "voxstill remove" in (left.value.fix or "")
-    remove(cfg, ["u05"], "the file is lost")
-    figures = label_utterances(cfg)
+    remove(indexed, ["u05"], "the file is lost")
+    figures = label_utterances(indexed)
     assert (figures.finished, figures.removed) == (True, 1)
-    filter_labels(cfg)
-    assert "u05" not in ids_of(cfg, shard(cfg))
-    assert is_sound(cfg)
+    filter_labels(indexed)
+    assert "u05" not in ids_of(indexed, shard(indexed))
+    assert is_sound(indexed)
 
 
-def test_a_consensus_leaves_removed_utterances_out(cfg: Config) -> None:
-    index(cfg)
-    of = [label_utterances(config.changed(cfg, f"teacher={name}")).recipe for name in ("reference", "echo")]
-    remove(cfg, ["u02"])
-    assert compare_teachers.compared(cfg).utterances == NUM - 1
-    voted = config.changed(cfg, f"teacher={{name: consensus, of: {json.dumps(of)}}}")
+def test_a_consensus_leaves_removed_utterances_out(indexed: Config) -> None:
+    of = [label_utterances(config.changed(indexed, f"teacher={name}")).recipe for name in ("reference", "echo")]
+    remove(indexed, ["u02"])
+    assert compare_teachers.compared(indexed).utterances == NUM - 1
+    voted = config.changed(indexed, f"teacher={{name: consensus, of: {json.dumps(of)}}}")
     figures = label_utterances(voted)
-    rows = {row.utterance_id: row for row in tables.read(Store(cfg.work), f"labels/{figures.recipe}", Label)}
+    rows = {row.utterance_id: row for row in tables.read(Store(indexed.work), f"labels/{figures.recipe}", Label)}
     assert (rows["u02"].error, rows["u02"].text, figures.removed) == (removals.REMOVED, "", 1)
     filter_labels(voted)
     shard(voted)
     clean(voted, delete=True)
-    assert set(workdir.finished_recipes(Store(cfg.work), "labels")) == {*of, figures.recipe}
+    assert set(workdir.finished_recipes(Store(indexed.work), "labels")) == {*of, figures.recipe}
 
 
 def test_a_text_without_usable_audio_is_removed_too(cfg: Config, tmp_path: Path) -> None:
@@ -280,19 +306,18 @@ def test_a_text_without_usable_audio_is_removed_too(cfg: Config, tmp_path: Path)
 
 
 def test_an_unknown_id_is_an_error_and_nothing_is_removed(
-    cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    indexed: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index(cfg)
     file = tmp_path / "ids.txt"
     file.write_text("# asked by letter\n\nu02\nnobody\n", encoding="utf-8")
     assert read_ids(str(file)) == ["u02", "nobody"]
-    assert cli.main(["remove", cfg.work, "--ids", str(file)]) == 3
+    assert cli.main(["remove", indexed.work, "--ids", str(file)]) == 3
     assert "nobody" in capsys.readouterr().err
-    assert not removals.record(Store(cfg.work))
-    assert cli.main(["remove", cfg.work, "--ids", str(tmp_path / "absent.txt")]) == 3
+    assert not removals.record(Store(indexed.work))
+    assert cli.main(["remove", indexed.work, "--ids", str(tmp_path / "absent.txt")]) == 3
     capsys.readouterr()
     file.write_text("u02\n")
-    assert cli.main(["remove", cfg.work, "--ids", str(file), "--reason", "letter", "--json"]) == 0
+    assert cli.main(["remove", indexed.work, "--ids", str(file), "--reason", "letter", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["removed"] == 1
 
 
@@ -342,19 +367,18 @@ def test_an_unknown_speaker_is_an_error_and_an_unknown_id_names_the_option(
 
 
 def test_texts_that_cannot_be_stored_are_refused_before_anything_is_removed(
-    cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    indexed: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index(cfg)
     (tmp_path / "ids.txt").write_text("u03\n")
     ids = ["--ids", str(tmp_path / "ids.txt")]
     for arguments in (["--speaker", "\udcff"], [*ids, "--reason", "asked \udcff"]):
-        assert cli.main(["remove", cfg.work, *arguments]) == 2
+        assert cli.main(["remove", indexed.work, *arguments]) == 2
         assert "no UTF-8" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="`ids`"):
-        voxstill.remove(cfg, ["\udcff"])
+        voxstill.remove(indexed, ["\udcff"])
     with pytest.raises(ConfigError, match="`reason` cannot be 5"):
-        voxstill.remove(cfg, ["u03"], reason=5)  # type: ignore[arg-type]
-    assert removals.record(Store(cfg.work)) == []
+        voxstill.remove(indexed, ["u03"], reason=5)  # type: ignore[arg-type]
+    assert removals.record(Store(indexed.work)) == []
 
 
 def test_comments_behind_ids_are_passed_over(tmp_path: Path) -> None:
@@ -363,34 +387,36 @@ def test_comments_behind_ids_are_passed_over(tmp_path: Path) -> None:
     assert read_ids(str(file)) == ["u1", "u2", "u3", "#u4", "call#0-95", "u5 #6"]
 
 
-def test_an_id_that_two_tables_give_to_different_audio_is_refused(cfg: Config, tmp_path: Path) -> None:
-    index(cfg)
-    (tmp_path / "other").mkdir()
-    source(tmp_path / "other", 6)
+def test_an_id_that_two_tables_give_to_different_audio_is_refused(indexed: Config) -> None:
+    folder = Path(indexed.work).parent
+    (folder / "other").mkdir()
+    source(folder / "other", 6)
     for number, name in enumerate(("other.wav", "4.wav")):  # u03 is other audio there, u04 a copy
-        (tmp_path / f"other/{number + 3}.wav").write_bytes(
-            wav(999, 3.0) if number == 0 else (tmp_path / name).read_bytes()
-        )
-    other = config.changed(cfg, f"source.uri={tmp_path / 'other/manifest.jsonl'}", "segment.min_ms=210")
+        (folder / f"other/{number + 3}.wav").write_bytes(wav(999, 3.0) if number == 0 else (folder / name).read_bytes())
+    other = config.changed(indexed, f"source.uri={folder / 'other/manifest.jsonl'}", "segment.min_ms=210")
     index(other)
     for ids in (["u03"], ["u02", "u03"]):
         with pytest.raises(DataError, match="`u03` is that of different audio in two tables") as caught:
-            remove(cfg, ids)
-        assert str(tmp_path / "3.wav") in caught.value.why
-        assert str(tmp_path / "other/3.wav") in caught.value.why
-    assert not removals.record(Store(cfg.work))
+            remove(indexed, ids)
+        assert str(folder / "3.wav") in caught.value.why
+        assert str(folder / "other/3.wav") in caught.value.why
+    assert not removals.record(Store(indexed.work))
     [recording_id] = {
-        row.recording_id for row in tables.read(Store(cfg.work), "utterances", Utterance) if row.uri.endswith("r/3.wav")
+        row.recording_id
+        for row in tables.read(Store(indexed.work), "utterances", Utterance)
+        if row.uri.endswith("r/3.wav")
     }
     assert recording_id in caught.value.fix
-    assert remove(cfg, [recording_id]).removed == 1
-    assert remove(cfg, ["u04"]).removed == 1  # whose id is one in both tables
+    assert remove(indexed, [recording_id]).removed == 1
+    assert remove(indexed, ["u04"]).removed == 1  # whose id is one in both tables
 
 
-def test_one_process_at_a_time_removes(cfg: Config) -> None:
-    index(cfg)
-    with lease.hold(Store(cfg.work), removals.PREFIX, "remove"), pytest.raises(StorageError, match="another process"):
-        remove(cfg, ["u02"])
+def test_one_process_at_a_time_removes(indexed: Config) -> None:
+    with (
+        lease.hold(Store(indexed.work), removals.PREFIX, "remove"),
+        pytest.raises(StorageError, match="another process"),
+    ):
+        remove(indexed, ["u02"])
 
 
 def test_a_bucket_as_a_folder(cfg: Config, s3: Store) -> None:
@@ -457,135 +483,127 @@ def test_a_tar_is_not_named_where_an_earlier_generation_dropped_the_removed_utte
 # ---------------------------------------------------------------------------------------------------------------- clean
 
 
-def test_clean_leaves_nothing_of_a_removed_utterance_in_shards_scores_and_verdicts(cfg: Config) -> None:
-    first = sharded(cfg)
-    remove(cfg, ["u02"])
-    second = sharded(cfg)
-    listed = clean(cfg)
+def test_clean_leaves_nothing_of_a_removed_utterance_in_shards_scores_and_verdicts(finished: Config) -> None:
+    first = sharded(finished)
+    remove(finished, ["u02"])
+    second = sharded(finished)
+    listed = clean(finished)
     assert not listed.deleted
     assert f"shards/{first.recipe}" in listed.recipes
     assert listed.bytes > 0
-    assert holding(cfg.work, "shards", texts=("u02",))
-    done = clean(cfg, delete=True)
+    assert holding(finished.work, "shards", texts=("u02",))
+    done = clean(finished, delete=True)
     assert (done.recipes, done.bytes) == (listed.recipes, listed.bytes)
-    assert not holding(cfg.work, "shards", "scores", "verdicts", texts=("u02", text_of(2)))
-    assert workdir.finished_recipes(Store(cfg.work), "shards") == [second.recipe]
-    assert sharded(cfg) == second
-    assert clean(cfg) == CleanResult(recipes=[], bytes=0, deleted=False)
-    assert is_sound(cfg)
+    assert not holding(finished.work, "shards", "scores", "verdicts", texts=("u02", text_of(2)))
+    assert workdir.finished_recipes(Store(finished.work), "shards") == [second.recipe]
+    assert sharded(finished) == second
+    assert clean(finished) == CleanResult(recipes=[], bytes=0, deleted=False)
+    assert is_sound(finished)
 
 
-def test_clean_keeps_what_is_there_where_the_configuration_has_made_nothing_else(cfg: Config) -> None:
-    sharded(cfg)
-    assert clean(cfg).recipes == []
-    remove(cfg, ["u02"])
-    assert clean(cfg).recipes == []  # until `filter` and `shard` have run again
+def test_clean_keeps_what_is_there_where_the_configuration_has_made_nothing_else(finished: Config) -> None:
+    assert clean(finished).recipes == []
+    remove(finished, ["u02"])
+    assert clean(finished).recipes == []  # until `filter` and `shard` have run again
 
 
-def test_clean_lists_other_thresholds_unfinished_tables_and_other_labels(cfg: Config) -> None:
-    sharded(cfg)
-    other = config.changed(cfg, "filter.max_repeats=2")
+def test_clean_lists_other_thresholds_unfinished_tables_and_other_labels(finished: Config) -> None:
+    other = config.changed(finished, "filter.max_repeats=2")
     filter_labels(other)
     shards = shard(other).recipe
-    labels = label_utterances(config.changed(cfg, "teacher=echo"), max_chunks=1).recipe
-    with lease.hold(Store(cfg.work), f"labels/{labels}", "label"):
-        held = clean(cfg).recipes
-    listed = clean(cfg).recipes
+    labels = label_utterances(config.changed(finished, "teacher=echo"), max_chunks=1).recipe
+    with lease.hold(Store(finished.work), f"labels/{labels}", "label"):
+        held = clean(finished).recipes
+    listed = clean(finished).recipes
     assert set(listed) - set(held) == {f"labels/{labels}"}
     assert f"shards/{shards}" in listed
     assert {name.split("/")[0] for name in listed} == {"labels", "shards", "verdicts"}
-    kept = clean(config.changed(cfg, "teacher=echo")).recipes
+    kept = clean(config.changed(finished, "teacher=echo")).recipes
     assert f"labels/{labels}" not in kept  # it was begun for that configuration
 
 
-def test_clean_keeps_what_a_mixture_names(cfg: Config) -> None:
-    figures = sharded(cfg)
-    other = config.changed(cfg, "shard.utterances=3")
+def test_clean_keeps_what_a_mixture_names(finished: Config) -> None:
+    figures = sharded(finished)
+    other = config.changed(finished, "shard.utterances=3")
     beside = shard(other)
-    mixed = config.changed(cfg, f"train.corpora=[{{work: {cfg.work}, shards: {beside.recipe}}}]")
+    mixed = config.changed(finished, f"train.corpora=[{{work: {finished.work}, shards: {beside.recipe}}}]")
     mixture = labelled_shards(mixed)
     assert clean(mixed).recipes == []
-    assert set(clean(cfg).recipes) == {f"mixtures/{mixture.recipe}", f"shards/{beside.recipe}"}
+    assert set(clean(finished).recipes) == {f"mixtures/{mixture.recipe}", f"shards/{beside.recipe}"}
     assert figures.recipe != beside.recipe
 
 
-def test_clean_keeps_what_a_mixture_names_by_another_path(cfg: Config, tmp_path: Path) -> None:
-    sharded(cfg)
-    beside = shard(config.changed(cfg, "shard.utterances=3"))
-    (tmp_path / "link").symlink_to(cfg.work)
-    for path in (tmp_path / "link", f"{cfg.work}/../{Path(cfg.work).name}"):
-        mixed = config.changed(cfg, f"train.corpora=[{{work: {path}, shards: {beside.recipe}}}]")
+def test_clean_keeps_what_a_mixture_names_by_another_path(finished: Config, tmp_path: Path) -> None:
+    beside = shard(config.changed(finished, "shard.utterances=3"))
+    (tmp_path / "link").symlink_to(finished.work)
+    for path in (tmp_path / "link", f"{finished.work}/../{Path(finished.work).name}"):
+        mixed = config.changed(finished, f"train.corpora=[{{work: {path}, shards: {beside.recipe}}}]")
         assert clean(mixed).recipes == []
         mixture = labelled_shards(mixed)
         assert clean(mixed).recipes == []
-        shutil.rmtree(Path(cfg.work) / f"mixtures/{mixture.recipe}")
+        shutil.rmtree(Path(finished.work) / f"mixtures/{mixture.recipe}")
 
 
-def test_clean_in_the_shell(cfg: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sharded(cfg)
-    shard(config.changed(cfg, "shard.utterances=3"))
+def test_clean_in_the_shell(finished: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard(config.changed(finished, "shard.utterances=3"))
     file = tmp_path / "my.yaml"
-    file.write_text(config.dump(cfg), encoding="utf-8")
+    file.write_text(config.dump(finished), encoding="utf-8")
     for options, deleted in ([], False), (["--yes"], True), ([], False):
-        assert cli.main(["clean", cfg.work, "--config", str(file), "--json", *options]) == 0
+        assert cli.main(["clean", finished.work, "--config", str(file), "--json", *options]) == 0
         result = json.loads(capsys.readouterr().out)
         assert result["deleted"] is deleted
     assert result == {"recipes": [], "bytes": 0, "deleted": False, "holding_removed": []}
 
 
-def test_a_second_teacher_and_its_alignment_are_used(cfg: Config) -> None:
-    index(cfg)
-    second = label_utterances(config.changed(cfg, "teacher=echo")).recipe
-    label_utterances(cfg)
-    both = config.changed(cfg, "filter.second_teacher=echo", "filter.max_disagreement=1.0")
+def test_a_second_teacher_and_its_alignment_are_used(indexed: Config) -> None:
+    second = label_utterances(config.changed(indexed, "teacher=echo")).recipe
+    label_utterances(indexed)
+    both = config.changed(indexed, "filter.second_teacher=echo", "filter.max_disagreement=1.0")
     filter_labels(both)
     shard(both)
     assert clean(both).recipes == []
-    assert label.finished(Store(cfg.work), both.teacher).recipe != second
+    assert label.finished(Store(indexed.work), both.teacher).recipe != second
 
 
-def test_clean_names_shards_that_stay_and_hold_a_removed_utterance(cfg: Config) -> None:
-    sharded(cfg)
-    unlabelled = shard_unlabelled(cfg)
-    remove(cfg, ["u02"])
-    sharded(cfg)
-    result = clean(cfg, delete=True)
+def test_clean_names_shards_that_stay_and_hold_a_removed_utterance(finished: Config) -> None:
+    unlabelled = shard_unlabelled(finished)
+    remove(finished, ["u02"])
+    sharded(finished)
+    result = clean(finished, delete=True)
     assert result.holding_removed == [f"shards/{unlabelled.recipe}"]
     assert "shard --unlabelled" in result.to_text()
-    shard_unlabelled(cfg)
-    clean(cfg, delete=True)
-    assert clean(cfg).holding_removed == []
-    assert not holding(cfg.work, "shards", texts=("u02",))
+    shard_unlabelled(finished)
+    clean(finished, delete=True)
+    assert clean(finished).holding_removed == []
+    assert not holding(finished.work, "shards", texts=("u02",))
 
 
-def test_clean_deletes_all_shards_where_everything_was_removed(cfg: Config) -> None:
-    sharded(cfg)
-    shard_unlabelled(cfg)
-    remove(cfg, [f"u{number:02}" for number in range(NUM)])
+def test_clean_deletes_all_shards_where_everything_was_removed(finished: Config) -> None:
+    shard_unlabelled(finished)
+    remove(finished, [f"u{number:02}" for number in range(NUM)])
     with pytest.raises(DataError, match="keep no utterance") as refused:
-        sharded(cfg)
+        sharded(finished)
     assert "were removed" in refused.value.why
-    assert clean(cfg, delete=True).holding_removed == []
-    assert not list((Path(cfg.work) / "shards").rglob("*.tar"))
+    assert clean(finished, delete=True).holding_removed == []
+    assert not list((Path(finished.work) / "shards").rglob("*.tar"))
 
 
-def test_clean_leaves_nothing_of_a_removed_utterance_while_labelling_goes_on(cfg: Config) -> None:
-    index(cfg)
-    label_utterances(cfg, limit_hours=8 * 3 / 3600)
-    filter_labels(cfg, partial=True)
-    first = shard(cfg)
-    [gone, *_] = ids_of(cfg, first)
-    remove(cfg, [gone])
-    filter_labels(cfg, partial=True)
-    second = shard(cfg)
-    assert f"shards/{first.recipe}" in clean(cfg, delete=True).recipes
-    assert not holding(cfg.work, "shards", "scores", "verdicts", texts=(gone,))
-    assert shard(cfg) == second
-    assert second.recipe in workdir.finished_recipes(Store(cfg.work), "shards")
-    label_utterances(cfg)
-    filter_labels(cfg)
-    assert gone not in ids_of(cfg, shard(cfg))
-    assert is_sound(cfg)
+def test_clean_leaves_nothing_of_a_removed_utterance_while_labelling_goes_on(indexed: Config) -> None:
+    label_utterances(indexed, limit_hours=8 * 3 / 3600)
+    filter_labels(indexed, partial=True)
+    first = shard(indexed)
+    [gone, *_] = ids_of(indexed, first)
+    remove(indexed, [gone])
+    filter_labels(indexed, partial=True)
+    second = shard(indexed)
+    assert f"shards/{first.recipe}" in clean(indexed, delete=True).recipes
+    assert not holding(indexed.work, "shards", "scores", "verdicts", texts=(gone,))
+    assert shard(indexed) == second
+    assert second.recipe in workdir.finished_recipes(Store(indexed.work), "shards")
+    label_utterances(indexed)
+    filter_labels(indexed)
+    assert gone not in ids_of(indexed, shard(indexed))
+    assert is_sound(indexed)
 
 
 def test_clean_of_a_folder_without_tables_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kept_folder import KeptFolder
 from manifests import wav, write_tar
 from seeds import seeded_random
 from voxstill.core.config import Config, changed, load
@@ -44,26 +45,30 @@ def write_source(folder: Path, last: int) -> None:
 
 
 def made(cfg: Config) -> ShardFigures:
-    return shard(filtered(cfg))
-
-
-def filtered(cfg: Config) -> Config:
-    """The configuration, of which all is done but the shards."""
     for step in (index, label_utterances, filter_labels):
         step(cfg)
-    return cfg
+    return shard(cfg)
+
+
+def configured(folder: Path, *more: str) -> Config:
+    overrides = [f"work={folder / 'work'}", f"source.uri={folder / 'source/manifest.jsonl'}", "source.dev_share=0"]
+    options = ["teacher=echo", "engine={name: inline, chunk: 5}", "shard.utterances=10", "source.test_share=0"]
+    return load(None, [*options, *overrides, *more], {})
+
+
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    """A work folder of two shards of ten utterances."""
+    folder = tmp_path_factory.mktemp("two_shards")
+    (folder / "source").mkdir()
+    write_source(folder / "source", NUM)
+    made(configured(folder))
+    return KeptFolder(folder)
 
 
 @pytest.fixture
-def cfg(tmp_path: Path) -> Config:
-    """A work folder of two shards of ten utterances."""
-    (tmp_path / "source").mkdir()
-    write_source(tmp_path / "source", NUM)
-    overrides = [f"work={tmp_path / 'work'}", f"source.uri={tmp_path / 'source/manifest.jsonl'}", "source.dev_share=0"]
-    options = ["teacher=echo", "engine={name: inline, chunk: 5}", "shard.utterances=10", "source.test_share=0"]
-    cfg = load(None, [*options, *overrides], {})
-    made(cfg)
-    return cfg
+def cfg(two_shards: KeptFolder) -> Config:
+    return configured(two_shards.put_back())
 
 
 def files(cfg: Config) -> dict[str, bytes]:
@@ -276,7 +281,7 @@ def end_at(moment: int, patched: pytest.MonkeyPatch) -> None:
         patched.setattr(Store, name, ending(getattr(Store, name)))
 
 
-STRUCK = {"shards/*/*.parquet": 2, "scores/*/*.parquet": 5, "utterances/*/*.parquet": 4, "shards/*/_base.json": 7}
+STRUCK = {"shards/*/*.parquet": 4, "scores/*/*.parquet": 8, "utterances/*/*.parquet": 9, "shards/*/_base.json": 13}
 """What is broken, and every which moment is tried, from a random one on: several runs of the tests try them all.
 
 The last is mended by making all of the table again.
@@ -351,17 +356,28 @@ def test_clean_puts_back_what_an_ended_repair_left_set_aside(cfg: Config) -> Non
 # ------------------------------------------------------------------------------------------------- generations
 
 
-@pytest.fixture
-def grown(cfg: Config, tmp_path: Path) -> Config:
-    """Two more utterances and two more again: three generations."""
-    cfg = changed(cfg, "shard.utterances=2", "shard.format=wav")  # of a tar that is mostly padding none is named
-    made(cfg)
-    for last in (NUM + 4, NUM + 8):
-        write_source(tmp_path / "source", last)
-        figures = made(cfg)
+def of_three(folder: Path) -> Config:
+    return configured(folder, "shard.utterances=2", "shard.format=wav")  # of a tar that is mostly padding none is named
+
+
+@pytest.fixture(scope="module")
+def three_generations(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    """Two more utterances and two more again."""
+    folder = tmp_path_factory.mktemp("three_generations")
+    (folder / "source").mkdir()
+    write_source(folder / "source", NUM)
+    made(configured(folder))
+    for last in (NUM, NUM + 4, NUM + 8):
+        write_source(folder / "source", last)
+        figures = made(of_three(folder))
     assert figures.generation == 3
-    assert len(list(newest(cfg).glob("*.tar"))) == 2
-    return cfg
+    assert len(list(newest(of_three(folder)).glob("*.tar"))) == 2
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def grown(three_generations: KeptFolder) -> Config:
+    return of_three(three_generations.put_back())
 
 
 def newest(cfg: Config) -> Path:
@@ -486,42 +502,45 @@ def test_labels_and_the_note_of_what_they_were_compared_with_are_made_again_toge
 # --------------------------------------------------------------------------- sources that changed for a moment
 
 
-def test_an_utterance_whose_source_changed_is_not_left_out_of_the_shards(cfg: Config, tmp_path: Path) -> None:
-    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
-    path = tmp_path / "source/7.wav"
+def without_shards(cfg: Config) -> Path:
+    """Delete the shards; the folder of the source."""
+    shutil.rmtree(Path(cfg.work) / "shards")
+    return Path(str(cfg.source.uri)).parent
+
+
+def test_an_utterance_whose_source_changed_is_not_left_out_of_the_shards(cfg: Config) -> None:
+    path = without_shards(cfg) / "7.wav"
     before = path.read_bytes()
     path.write_bytes(wav(700))
     with pytest.raises(StorageError, match="1 utterance") as caught:
-        shard(fresh)
+        shard(cfg)
     assert "u7" in caught.value.why
     assert "voxstill remove" in caught.value.fix
-    assert len(list((tmp_path / "fresh/shards").rglob("*.tar"))) == 1  # the other shard is written
+    assert len(list((Path(cfg.work) / "shards").rglob("*.tar"))) == 1  # the other shard is written
     path.write_bytes(before)
-    figures = shard(fresh)
+    figures = shard(cfg)
     assert (figures.utterances, figures.dropped) == (NUM, {})
 
 
-def test_an_utterance_whose_file_decayed_is_not_left_out_of_the_shards(cfg: Config, tmp_path: Path) -> None:
+def test_an_utterance_whose_file_decayed_is_not_left_out_of_the_shards(cfg: Config) -> None:
     """Its time and its size are what they were, and it cannot be decoded any more."""
-    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
-    path = tmp_path / "source/7.wav"
+    path = without_shards(cfg) / "7.wav"
     before, version = path.read_bytes(), path.stat()
     path.write_bytes(b"RIFX" + before[4:])
     os.utime(path, ns=(version.st_atime_ns, version.st_mtime_ns))
     with pytest.raises(StorageError, match="changed"):
-        shard(fresh)
+        shard(cfg)
     path.write_bytes(before)
-    assert shard(fresh).utterances == NUM
+    assert shard(cfg).utterances == NUM
 
 
-def test_a_source_that_changed_for_good_does_not_stop_the_shards_of_the_rest(cfg: Config, tmp_path: Path) -> None:
-    fresh = filtered(changed(cfg, f"work={tmp_path / 'fresh'}"))
-    (tmp_path / "source/7.wav").write_bytes(wav(700))
+def test_a_source_that_changed_for_good_does_not_stop_the_shards_of_the_rest(cfg: Config) -> None:
+    (without_shards(cfg) / "7.wav").write_bytes(wav(700))
     with pytest.raises(StorageError):
-        shard(fresh)
-    remove(fresh, ["u7"])
-    filter_labels(fresh)
-    assert shard(fresh).utterances == NUM - 1
+        shard(cfg)
+    remove(cfg, ["u7"])
+    filter_labels(cfg)
+    assert shard(cfg).utterances == NUM - 1
 
 
 def test_a_shard_is_not_made_again_of_a_source_that_changed(cfg: Config) -> None:

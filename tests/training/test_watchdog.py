@@ -17,11 +17,12 @@ import pytest
 
 from forked import forked
 from seeds import seeded_random
-from training.train_once import train_in_own_group, train_on_terminal, train_once
+from training.train_once import train_in_forks, train_in_own_group, train_on_terminal, train_once
 from voxstill.core import world
 from voxstill.storage.rundir import RunDir
 
-LIMIT_S = 10
+LIMIT_S = 6
+TWO_RANKS = ("train.devices=2", "plan.batches_per_step=2")
 
 
 @contextlib.contextmanager
@@ -59,7 +60,8 @@ def is_alive(pid: int) -> bool:
 def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path) -> None:
     victim = seeded_random().randrange(2)
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.devices=2", "plan.batches_per_step=2", f"train.step_timeout_s={LIMIT_S}") as process:
+    options = (*TWO_RANKS, f"train.step_timeout_s={LIMIT_S}")
+    with started(work, run, *options, target=train_in_forks) as process:
         pids = ranks(run)
         assert set(pids) == {0, 1}
         os.kill(pids[victim], signal.SIGSTOP)
@@ -79,7 +81,7 @@ def test_a_stopped_rank_is_detected_and_all_ranks_end(work: Path, tmp_path: Path
 
 def test_a_rank_that_a_library_crashes_leaves_its_stacks_and_ends_the_others(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.devices=2", "plan.batches_per_step=2") as process:
+    with started(work, run, *TWO_RANKS, target=train_in_forks) as process:
         pids = ranks(run)
         os.kill(pids[0], signal.SIGSEGV)
         process.join(120)
@@ -94,7 +96,7 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
-    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=10", *slow) as process:
+    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=6", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)

@@ -57,6 +57,11 @@ def train_in_own_group(work: str, run: str, *overrides: str) -> None:
     train_once(work, run, *overrides)
 
 
+def train_in_forks(work: str, run: str, *overrides: str) -> None:
+    """The same, whose ranks are forked and not spawned: each has at once what takes it seconds to load."""
+    train_with(recognition.build, work, run, *OF_STUDENT, *overrides, spawn=False)
+
+
 def train_on_terminal(work: str, run: str, *overrides: str) -> None:
     """The same in a session of its own, whose terminal is the last argument."""
     *overrides, terminal = overrides
@@ -75,9 +80,11 @@ def classify_once(work: str, run: str, *overrides: str) -> None:
     train_with(classification.build, work, run, *OF_CLASSES, *overrides)
 
 
-def train_with(build: Build, work: str, run: str, *overrides: str, narrow: bool = True) -> None:
+def train_with(build: Build, work: str, run: str, *overrides: str, narrow: bool = True, spawn: bool = True) -> None:
     build = narrowed(build) if narrow else build
     cfg, fabric = with_fabric(config.load(None, [f"work={work}", *SETTINGS, *overrides]))
+    if not spawn:
+        fabric.strategy.launcher._start_method = "fork"
     check(cfg)
     Path(run).mkdir(parents=True, exist_ok=True)
     rank = functools.partial(train_rank, cfg=cfg, run=RunDir(Path(run)), prefix="shards/r", build=build)

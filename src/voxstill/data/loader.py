@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ _MAX_OPEN = 256  # tars kept open by a process
 _NEAR_BYTES = 64 * 1024  # ranges that are nearer to each other in a bucket are read in one request
 _REQUESTS = 8  # to a bucket at a time
 _PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 Make = Callable[[int, list[Batch]], Any]
 
@@ -173,7 +175,9 @@ class Loader:
                 core_wait_s = (cpu_time.of_this_thread() - before).core_wait_s
                 return item, LoaderTimes(prepare_s=time.perf_counter() - start, core_wait_s=core_wait_s)
 
-            ready = transfer.DevicePrefetcher(iter(self._reader()), prepare)
+            spawns = self._batches.corpus.is_far
+            with _ending_signals_held(spawns=spawns) if self._workers else contextlib.nullcontext():
+                ready = transfer.DevicePrefetcher(iter(self._reader()), prepare)
             steps: Iterator[tuple[Step, tuple[Any, LoaderTimes]]] = stack.enter_context(ready)
             try:
                 for k in range(self._first, len(self._batches)):
@@ -239,12 +243,28 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
     return batches
 
 
+@contextlib.contextmanager
+def _ending_signals_held(*, spawns: bool) -> Iterator[None]:
+    """Let signals that end a program wait while workers are started, which inherit that.
+
+    One that is sent to the whole group would end a worker that has not set them aside yet, and with it the training.
+    """
+    if spawns:
+        resource_tracker.ensure_running()  # it lets them through again where it is started meanwhile
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _die_with_parent(parent: int, worker: int) -> None:
     """Let this worker end when the thread that started it ends, even by SIGKILL, and by a SIGTERM of the parent alone:
     signals that others send to the whole group are left to the parent."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGHUP])
     threading.Thread(target=_end_by, args=(parent,), name="sigterm", daemon=True).start()
     if hasattr(signal, "SIGKILL") and os.uname().sysname == "Linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
