@@ -21,7 +21,7 @@ from training.train_once import train_in_forks, train_in_own_group, train_on_ter
 from voxstill.core import world
 from voxstill.storage.rundir import RunDir
 
-LIMIT_S = 6
+LIMIT_S = 10
 TWO_RANKS = ("train.devices=2", "plan.batches_per_step=2")
 
 
@@ -96,7 +96,7 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
     run = RunDir(tmp_path / "run")
     # a worker that never answers, as where a file system has gone; steps are many and slow: it has not given all
     slow = ("student.size=small", "plan.max_utterances=1")
-    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=6", *slow) as process:
+    with started(work, run, "train.loader_workers=1", "train.step_timeout_s=10", *slow) as process:
         (pid,) = ranks(run).values()
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGSTOP)
@@ -107,7 +107,7 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
 
 def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.step_timeout_s=6") as process:
+    with started(work, run, "train.step_timeout_s=10") as process:
         (pid,) = ranks(run).values()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(13)
