@@ -24,7 +24,7 @@ from voxstill import engine
 from voxstill.core.config import Engine
 from voxstill.core.errors import TeacherError, VoxstillError
 from voxstill.core.metrics.figures import Summary
-from voxstill.engine import Change, Chunk, Stage, StageWork, chunks_of
+from voxstill.engine import Change, Chunk, Stage, StageWork, chunks_of, ray_driver
 
 
 class Asked:
@@ -173,7 +173,8 @@ def test_what_is_asked_for_before_the_first_chunk_holds_from_there_on(ray: Any, 
     assert "no such revision" in changes.outcomes[0].what
 
 
-def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any) -> None:
+def test_workers_are_started_and_drained_while_the_run_goes_on(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_driver, "LOOK_SHARE", 1e-9)  # a look that takes long puts the next one off
     work, changes, workers, drained = NamedWork("one"), Asked(), list[str](), list[str]()
     to_ask, one_at_a_time = [Change(staged(work, num), Engine(in_flight=1)) for num in (1, 4)], threading.Lock()
 

@@ -94,9 +94,14 @@ def test_traffic_is_split_by_weights_within_three_sigma(two_versions: ServerProc
             await asyncio.gather(*(one() for _ in range(num)))
         return answers
 
-    answers = asyncio.run(ask())
-    assert set(answers) == {(200, "v1"), (200, "v2")}
-    assert abs(answers[200, "v2"] - 0.1 * num) < 3 * (num * 0.1 * 0.9) ** 0.5
+    answers: Counter[Status] = Counter()
+    for _ in range(2):  # one draw in 400 is not within
+        drawn = asyncio.run(ask())
+        answers += drawn
+        assert set(drawn) == {(200, "v1"), (200, "v2")}
+        if is_within := abs(drawn[200, "v2"] - 0.1 * num) < 3 * (num * 0.1 * 0.9) ** 0.5:
+            break
+    assert is_within
     by_version = figures(two_versions)
     assert by_version["voxstill_requests_total", "v1", ""] == answers[200, "v1"]
     assert by_version["voxstill_batch_utterances_sum", "v2", ""] == answers[200, "v2"]

@@ -9,6 +9,9 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +19,6 @@ import pytest
 import torch
 from torch import nn
 
-from forked import start
 from voxstill.core.config import Train
 from voxstill.core.errors import TrainingError
 from voxstill.core.monitor import log
@@ -154,27 +156,27 @@ def test_a_second_kill_while_what_the_first_one_left_is_removed_costs_nothing(
     assert same_bits(Training(tmp_path), straight)
 
 
-def learn_and_die(folder: str) -> None:
-    """Killed between two files of a folder that is removed."""
-    unlink = os.unlink
-
-    def unlink_and_die(path: str, *, dir_fd: int | None = None) -> None:
-        unlink(path, dir_fd=dir_fd)
-        if dir_fd is not None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    os.unlink = unlink_and_die  # type: ignore[assignment]
-    Training(Path(folder)).learn(STEPS)
-
-
 def test_a_process_killed_while_it_removes_leaves_a_training_that_goes_on(tmp_path: Path, straight: Training) -> None:
-    folder = tmp_path / "run"
-    Training(folder).learn(STEPS - 1)
-    process = start(learn_and_die, str(folder), log=tmp_path / "log")
-    process.join(120)
-    assert process.exitcode == -signal.SIGKILL
-    assert any(entry.name.startswith(".") for entry in (folder / "checkpoints").iterdir())
-    assert same_bits(Training(folder).learn(STEPS + 1), straight)
+    Training(tmp_path).learn(STEPS - 1)
+    code = f"""
+        import os, signal, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from pathlib import Path
+        from {Path(__file__).stem} import Training
+        training = Training(Path({str(tmp_path)!r}))
+        real = os.unlink
+        def unlink(path, *, dir_fd=None):
+            if dir_fd is not None:  # a file of the folder that is removed; one has gone before
+                real(path, dir_fd=dir_fd)
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(path, dir_fd=dir_fd)
+        os.unlink = unlink
+        training.learn({STEPS})
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=False, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    assert any(entry.name.startswith(".") for entry in (tmp_path / "checkpoints").iterdir())
+    assert same_bits(Training(tmp_path).learn(STEPS + 1), straight)
 
 
 def test_a_folder_that_an_earlier_version_had_half_removed_is_skipped_and_goes(

@@ -104,4 +104,5 @@ class RayChanges:
             return
         self._workers.cfg = self._change.cfg
         self._tracker.attempts = self._change.cfg.attempts
+        self._workers.fill_all()  # at once, as the next look at all workers may be seconds away
         self._changes.applied(self._change.stages)
