@@ -275,7 +275,6 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(store: Store) -> None:
     assert parent.returncode > 0
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_to_the_whole_group_ends_no_worker_that_starts(
     store: Store, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +293,7 @@ def test_a_signal_to_the_whole_group_ends_no_worker_that_starts(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_no_worker_outlives_a_killed_parent(store: Store) -> None:
     parent = parent_of_workers(store, "print(*workers, flush=True)\ntime.sleep(60)")
     assert parent.stdout is not None

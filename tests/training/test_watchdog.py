@@ -107,7 +107,7 @@ def test_a_stalled_training_on_one_device_ends_with_its_stack(work: Path, tmp_pa
 
 def test_a_training_that_was_stopped_and_continued_goes_on(work: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with started(work, run, "train.step_timeout_s=10") as process:
+    with started(work, run, "train.step_timeout_s=6") as process:
         (pid,) = ranks(run).values()
         os.kill(pid, signal.SIGSTOP)
         time.sleep(13)

@@ -175,9 +175,7 @@ class Loader:
                 core_wait_s = (cpu_time.of_this_thread() - before).core_wait_s
                 return item, LoaderTimes(prepare_s=time.perf_counter() - start, core_wait_s=core_wait_s)
 
-            spawns = self._batches.corpus.is_far
-            with _ending_signals_held(spawns=spawns) if self._workers else contextlib.nullcontext():
-                ready = transfer.DevicePrefetcher(iter(self._reader()), prepare)
+            ready = transfer.DevicePrefetcher(self._read_ahead(), prepare)
             steps: Iterator[tuple[Step, tuple[Any, LoaderTimes]]] = stack.enter_context(ready)
             try:
                 for k in range(self._first, len(self._batches)):
@@ -224,19 +222,25 @@ class Loader:
                 fix="check the storage, or run `voxstill verify` on the shards' work folder",
             )
 
-    def _reader(self) -> DataLoader[Any]:
+    def _read_ahead(self) -> Iterator[Any]:
+        """Start the workers; the steps that they read, packed."""
         packed: Any = transfer.pack  # of a step, where the signature wants a list
-        return DataLoader(
+        # a client of a bucket has threads, which do not survive a fork
+        context = ("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None
+        reader: DataLoader[Any] = DataLoader(
             self._batches,
             sampler=range(self._first, len(self._batches)),
             batch_size=None,
             collate_fn=packed,
             num_workers=self._workers,
             generator=torch.Generator(),  # without one, a seed would be drawn from the training's generator
-            # a client of a bucket has threads, which do not survive a fork
-            multiprocessing_context=("spawn" if self._batches.corpus.is_far else "fork") if self._workers else None,
+            multiprocessing_context=context,
             worker_init_fn=functools.partial(_die_with_parent, os.getpid()) if self._workers else None,
         )
+        if context == "spawn":
+            resource_tracker.ensure_running()  # where it starts meanwhile, it lets signals through again
+        with _ending_signals_held() if self._workers else contextlib.nullcontext():
+            return iter(reader)
 
 
 def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
@@ -244,13 +248,11 @@ def _as_read(_: int, batches: list[Batch]) -> list[Batch]:
 
 
 @contextlib.contextmanager
-def _ending_signals_held(*, spawns: bool) -> Iterator[None]:
+def _ending_signals_held() -> Iterator[None]:
     """Let signals that end a program wait while workers are started, which inherit that.
 
     One that is sent to the whole group would end a worker that has not set them aside yet, and with it the training.
     """
-    if spawns:
-        resource_tracker.ensure_running()  # it lets them through again where it is started meanwhile
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield

@@ -85,7 +85,7 @@ def start_ray(cfg: Engine) -> Any:
 
 @contextmanager
 def _few_daemons(ray: Any) -> Iterator[None]:
-    """Let Ray start without three of its processes, which take a third of the CPU time of its start.
+    """Let Ray start without three of its processes, which cost CPU time at its start and ever after.
 
     A cluster of one driver uses none of them: the autoscaler's monitor, the reader of the workers' logs, and the server
     of a dashboard that is switched off, which would report usage where `ray start` allowed that. There is no public

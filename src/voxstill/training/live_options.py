@@ -52,7 +52,7 @@ class LiveOptions:
         self._answered = Segment(0, {})
         self._asked: tuple[str, Request] | None = None
         self._is_later_refused = False
-        """Whether the last request was refused before one of earlier was taken: that answer stays."""
+        """Whether the last request was refused: that stays the answer when an earlier one is taken after it."""
         self._lock = threading.Lock()
         self._poller: Poller[TrainingStatus] | None = None
         self._told_at: str | None = None
